@@ -1,0 +1,1 @@
+"""One file a ceiling; together they make the machine profile."""

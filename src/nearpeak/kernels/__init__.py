@@ -1,0 +1,1 @@
+"""Our GPU kernels, each beside its reference."""

@@ -1,0 +1,1 @@
+"""The dataclasses that packages exchange. Standard library only."""

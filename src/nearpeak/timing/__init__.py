@@ -1,0 +1,1 @@
+"""Time a callable fairly: events, warm-up, cold cache, sensor windows."""

@@ -64,6 +64,10 @@ class Spec:
     note: str
 
     def rate(self, precision: str, accumulate: str) -> Rate | None:
-        """The fastest unit's rate for this product, or None where the sheet has none."""
-        fitting = [r for r in self.rates if (r.precision, r.accumulate) == (precision, accumulate)]
+        """The fastest unit's rate for this product, or None where the sheet has none.
+
+        accumulate "fast" (fp8 sums kept in the unit's own, narrower accumulator) stands under fp32 on the sheets.
+        """
+        wanted = precision, "fp32" if accumulate == "fast" else accumulate
+        fitting = [r for r in self.rates if (r.precision, r.accumulate) == wanted]
         return max(fitting, key=lambda r: r.figure.value, default=None)

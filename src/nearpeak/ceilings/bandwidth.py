@@ -1,0 +1,94 @@
+"""What the memory and transfer ceilings share: bytes a call, burst and sustained, the best of several ways."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from nearpeak.ceilings.bench import QUICK, Bench, energy_per_unit, limited_by
+from nearpeak.records.ceiling import Ceiling, Conditions
+from nearpeak.timing.timer import Work
+
+Kind = Literal[
+    "memory_read", "memory_write", "memory_copy", "cache_read", "host_to_device", "device_to_host", "host_bidirectional"
+]
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way of moving `bytes` a call; shape: the bytes of the data set, for the record."""
+
+    how: str
+    shape: tuple[int, ...]
+    bytes: int
+    work: Work
+
+
+def bandwidth_ceiling(
+    bench: Bench, kind: Kind, method: str, ways: list[Way], notes: dict[str, str] | None = None
+) -> Ceiling:
+    """Burst of every way; the best one sustained as well. The invalidity is for the caller to judge."""
+    label = kind.replace("_", " ")
+    bench.progress(f"{label}, burst")
+    bursts = [(way, bench.burst(way.work)) for way in ways]
+    way, burst = max(bursts, key=lambda pair: pair[0].bytes * pair[1].per_second)
+    if not bench.quick:
+        bench.progress(f"{label}, sustained")
+    held = bench.sustained(way.work, 1 / burst.per_second, bench.effort.memory)
+    joules, why_not = energy_per_unit(held, way.bytes)
+    missing = {"error": "only products have an error"}
+    if why_not:
+        missing["energy_per_unit"] = why_not
+    if held is None:
+        missing["sustained"] = QUICK
+    return Ceiling(
+        kind=kind,
+        precision=None,
+        accumulate=None,
+        burst=way.bytes * burst.per_second,
+        sustained=way.bytes * held.calls_per_s if held else None,
+        unit="B/s",
+        spread=burst.spread,
+        error=None,
+        energy_per_unit=joules,
+        conditions=Conditions(
+            method=method,
+            how=way.how,
+            shape=way.shape,
+            samples=burst.samples,
+            sustained_shape=way.shape if held else (),
+            burst=burst.load,
+            sustained=held.load if held else None,
+            settle_s=held.settle_s if held else None,
+            limited_by=limited_by(held),
+            other_processes=bench.other_processes(),
+            notes=notes or {},
+            missing=missing,
+        ),
+    )
+
+
+def buffer_bytes(bench: Bench, buffers: int) -> int:
+    """How large each of `buffers` arrays is: 4 GiB on a GPU, 1 GiB on a CPU, less where memory is short.
+
+    Always many times the last-level cache, so that the cache is cold whatever ran before. Raises MemoryError with the
+    numbers where that cannot be.
+    """
+    wanted = 2**30 if bench.is_cpu else 2**32
+    size = min(wanted, bench.free_bytes() // (buffers + 1)) // 2**20 * 2**20
+    cache = int(bench.device.cache.number or 0)
+    if size < max(8 * cache, 64 * 2**20):
+        raise MemoryError(
+            f"{buffers} arrays of {size / 2**20:.0f} MiB fit, too small beside a cache of {cache / 2**20:.0f} MiB"
+        )
+    return size
+
+
+def random_words(size: int, device: torch.device) -> torch.Tensor:
+    """`size` bytes of random int32. Generated block by block: torch's generator would need several times the memory."""
+    words = torch.empty(size // 4, dtype=torch.int32, device=device)
+    for block in words.split(2**26):
+        block.random_()
+    return words

@@ -1,0 +1,125 @@
+"""What every ceiling needs to measure itself: the device, its sensors, and how much time there is."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import torch
+
+from nearpeak.hardware.sensors import Sensors
+from nearpeak.records.ceiling import Ceiling, Load
+from nearpeak.records.device import Device
+from nearpeak.records.spec import Spec
+from nearpeak.timing.sensor_window import SensorWindow
+from nearpeak.timing.statistics import median, spread
+from nearpeak.timing.sustained import Settling, Sustained, sustain
+from nearpeak.timing.timer import Work, time_calls, warm_up
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How long things run, in seconds. The settlings are None where the clock is not waited for (--quick).
+
+    rest            idle before a burst, so that its clock is not yet held down by what ran before
+    burst           length of the timed train; longest_call: a shape whose single product takes longer is left out
+    sustained       from cool; again: another shape of the same product right after, the card still hot
+    """
+
+    rest: float
+    warm_up: float
+    burst: float
+    longest_call: float
+    sustained: Settling | None
+    again: Settling | None
+    memory: Settling | None
+
+
+# Seen on an H200: after 0.6 s of rest a full matmul load ran 60 to 80 ms before its power cap lowered the clock, after
+# 0.1 s only 20 ms; the lower clock had settled within 1.5 s. Memory and links settle at once.
+GPU = Effort(0.6, 0.02, 0.04, 0.1, Settling(2.0, 5.0, 2.1), Settling(0.5, 2.0, 2.1), Settling(0.5, 2.0, 2.1))
+GPU_QUICK = replace(GPU, sustained=None, again=None, memory=None)
+CPU = Effort(0.0, 0.2, 1.0, 0.8, Settling(1.5, 3.0, 2.1), Settling(1.0, 2.0, 2.1), Settling(1.0, 2.0, 2.1))
+CPU_QUICK = Effort(0.0, 0.1, 0.5, 0.2, None, None, None)
+
+
+@dataclass(frozen=True)
+class Burst:
+    """per_second: calls a second, by the median of `samples` timings."""
+
+    per_second: float
+    spread: float
+    samples: int
+    load: Load
+
+
+@dataclass(frozen=True)
+class Bench:
+    """One device, ready to be measured. `progress` is told what is going on."""
+
+    device: Device
+    torch_device: torch.device
+    sensors: Sensors
+    spec: Spec | None
+    quick: bool
+    progress: Callable[[str], None] = field(default=lambda text: None)
+
+    @property
+    def is_cpu(self) -> bool:
+        return self.torch_device.type == "cpu"
+
+    @property
+    def effort(self) -> Effort:
+        if self.is_cpu:
+            return CPU_QUICK if self.quick else CPU
+        return GPU_QUICK if self.quick else GPU
+
+    def burst(self, work: Work, samples: int | None = None) -> Burst:
+        """Median rate of single calls, timed in one short train after a warm-up."""
+        effort = self.effort
+        time.sleep(effort.rest)
+        with SensorWindow(self.sensors, interval=0.01) as window:
+            seconds = warm_up(work, self.torch_device, effort.warm_up)
+            count = samples or min(max(round(effort.burst / seconds), 5), 100)
+            timings = time_calls(work, self.torch_device, count)
+        return Burst(1 / median(timings), spread(timings), count, window.load())
+
+    def sustained(self, work: Work, seconds_per_call: float, wait: Settling | None) -> Sustained | None:
+        """The rate once clock and power have settled; None where they are not waited for."""
+        if wait is None:
+            return None
+        return sustain(work, self.torch_device, self.sensors, seconds_per_call, wait)
+
+    def other_processes(self) -> tuple[str, ...] | None:
+        seen = self.sensors.processes().value
+        return seen if isinstance(seen, tuple) else None
+
+    def free_bytes(self) -> int:
+        """Memory that may be taken: all that torch sees as free on a GPU, a third of what is available on the host."""
+        if self.is_cpu:
+            return int((self.device.memory_available.number or self.device.memory.number or 2**31) / 3)
+        return torch.cuda.mem_get_info(self.torch_device)[0] + torch.cuda.memory_reserved(self.torch_device)
+
+
+def limited_by(held: Sustained | None) -> str | None:
+    """What the driver says held the clock back, or None."""
+    return ", ".join(held.load.throttle) if held and held.load.throttle else None
+
+
+def energy_per_unit(held: Sustained | None, units_per_call: int) -> tuple[float | None, str | None]:
+    """Joules per FLOP or byte over the held window, or None and why."""
+    if held is None:
+        return None, "energy needs a sustained run"
+    if held.load.energy_j is None:
+        return None, held.load.missing["energy_j"]
+    # The rate and the counter's slope are both means over the window, so the window's length cancels.
+    return held.load.energy_j / held.load.seconds / (held.calls_per_s * units_per_call), None
+
+
+class NotMeasured(Exception):
+    """This ceiling cannot be had on this device; the text says why."""
+
+
+QUICK = "--quick does not wait until the clock has settled"
+Measure = Callable[[Bench], list[Ceiling]]

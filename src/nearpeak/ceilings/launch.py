@@ -1,0 +1,84 @@
+"""What it costs to start one small piece of work: from Python, and from a CUDA graph. Lower is better."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import torch
+
+from nearpeak.ceilings.bench import Bench, NotMeasured
+from nearpeak.records.ceiling import Ceiling, Conditions
+from nearpeak.timing.sensor_window import SensorWindow
+from nearpeak.timing.statistics import median, spread
+from nearpeak.timing.timer import synchronize
+
+METHOD = "launch/1"
+CALLS = 500  # a train long enough that waiting for its end does not count
+TRAINS = 30
+
+
+def launch(bench: Bench) -> list[Ceiling]:
+    """Seconds from one eager call to the next, when the host does nothing else: what a step of small ops pays each."""
+    one = torch.zeros(1, device=bench.torch_device)
+
+    def train() -> None:
+        for _ in range(CALLS):
+            one.add_(1)
+
+    return [_cost(bench, "launch", "torch add_ of one element, eager", train)]
+
+
+def launch_graph(bench: Bench) -> list[Ceiling]:
+    """The same inside one CUDA graph: seconds from one kernel's start to the next."""
+    if bench.is_cpu:
+        raise NotMeasured("CUDA graphs are for GPUs")
+    one = torch.zeros(1, device=bench.torch_device)
+    one.add_(1)
+    graph = torch.cuda.CUDAGraph()
+    synchronize(bench.torch_device)
+    with torch.cuda.device(bench.torch_device), torch.cuda.graph(graph):
+        for _ in range(CALLS):
+            one.add_(1)
+    return [_cost(bench, "launch_graph", f"torch add_ of one element, {CALLS} in a CUDA graph", graph.replay)]
+
+
+def _cost(bench: Bench, kind: str, how: str, train: Callable[[], object]) -> Ceiling:
+    bench.progress(kind.replace("_", " "))
+    device = bench.torch_device
+    # Slow sampling: the sensors' thread takes the interpreter from the thread that launches.
+    with SensorWindow(bench.sensors, interval=0.25) as window:
+        seconds = [_seconds(train, device) for _ in range(TRAINS + 3)][3:]
+    costs = [one / CALLS for one in seconds]
+    return Ceiling(
+        kind=kind,  # type: ignore[arg-type]
+        precision=None,
+        accumulate=None,
+        burst=median(costs),
+        sustained=None,
+        unit="s",
+        spread=spread(costs),
+        error=None,
+        energy_per_unit=None,
+        conditions=Conditions(
+            method=METHOD,
+            how=how,
+            shape=(),
+            samples=len(costs),
+            burst=window.load(),
+            other_processes=bench.other_processes(),
+            missing={
+                "sustained": "a cost has no sustained figure",
+                "error": "only products have an error",
+                "energy_per_unit": "too short for the energy counter",
+            },
+        ),
+    )
+
+
+def _seconds(train: Callable[[], object], device: torch.device) -> float:
+    synchronize(device)
+    start = time.perf_counter()
+    train()
+    synchronize(device)
+    return time.perf_counter() - start

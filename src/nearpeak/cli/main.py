@@ -1,0 +1,80 @@
+"""The `nearpeak` command: finds the subcommand's file, which parses, calls one function and renders."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+import click
+
+from nearpeak import __version__
+
+# name: (module, what it does). A command's module is imported when it is asked for, so that --help stays instant.
+COMMANDS = {
+    "measure": ("nearpeak.cli.measure", "Measure what this machine's devices can really sustain."),
+    "devices": ("nearpeak.cli.devices", "List the devices and GPU libraries that are here."),
+}
+
+
+class LazyGroup(click.Group):
+    """Lists its commands without importing them."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module, _ = COMMANDS[cmd_name]
+        command: click.Command = getattr(importlib.import_module(module), cmd_name)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="nearpeak")
+@click.option("--debug", is_flag=True, help="Show the traceback of an error.")
+@click.pass_context
+def cli(ctx: click.Context, debug: bool) -> None:
+    """What your devices can sustain, and how close each run came to it. No network is used.
+
+    Example: nearpeak measure --quick
+    """
+    ctx.obj = {"debug": debug}
+
+
+def main() -> None:
+    """Exit codes: 0 done; 1 the tool failed; 2 the user's input is wrong; 3 done, but a check did not hold."""
+    from nearpeak.records.errors import UserError
+
+    debug = "--debug" in sys.argv[1:]
+    try:
+        code = cli.main(prog_name="nearpeak", standalone_mode=False)
+        sys.exit(code if isinstance(code, int) else 0)
+    except click.exceptions.Exit as stop:
+        sys.exit(stop.exit_code)
+    except click.Abort:
+        _fail("stopped by Ctrl-C", 130)
+    except click.ClickException as error:
+        if debug:
+            raise
+        error.show()
+        sys.exit(2)
+    except UserError as error:
+        if debug:
+            raise
+        _fail(str(error), 2)
+    except KeyboardInterrupt:
+        _fail("stopped by Ctrl-C", 130)
+    except Exception as error:
+        if debug:
+            raise
+        _fail(f"{type(error).__name__}: {error} (nearpeak --debug … shows where)", 1)
+
+
+def _fail(text: str, code: int) -> None:
+    print(f"nearpeak: {text}", file=sys.stderr)
+    sys.exit(code)

@@ -131,7 +131,7 @@ def h200_device(identity: str = "GPU-5d1c7f0e-0000-4a6b-9c53-6f4d2f8be001", name
             launch("launch", 12.7e-6),
             launch("launch_graph", 0.93e-6),
         ),
-        skipped={"matmul fp4→fp32": "no fp4 units before sm_100"},
+        skipped={"matmul fp4 (sums in fp32)": "no fp4 units before sm_100"},
     )  # fmt: skip
 
 

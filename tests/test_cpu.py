@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from nearpeak.hardware.cpu import CpuSensors, cpu_device, last_level_cache, max_clock, parse_cpuinfo
-from nearpeak.hardware.host_memory import host_memory
+from nearpeak.hardware.host_memory import group_limit, host_memory
 
 X86 = """processor : 0
 vendor_id : GenuineIntel
@@ -142,6 +142,12 @@ def test_a_smaller_control_group_limit_counts(tmp_path: Path, version: int) -> N
     assert total.value == 500_000_000
     assert available.value == 300_000_000  # cached file pages are given back
     assert "control group" in total.how
+
+
+def test_version_1_writes_a_huge_number_for_no_limit(tmp_path: Path) -> None:
+    write(tmp_path, "proc/self/cgroup", "4:memory:/\n")
+    write(tmp_path, "sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n")
+    assert group_limit(tmp_path) is None
 
 
 def test_a_limit_above_the_host_changes_nothing(tmp_path: Path) -> None:

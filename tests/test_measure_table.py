@@ -169,4 +169,4 @@ def test_hostile_names_are_printed_plainly() -> None:
 
 
 def test_a_skipped_kind_gives_its_reason() -> None:
-    assert "matmul fp4→fp32: no fp4 units before sm_100" in printed(h200())
+    assert "matmul fp4 (sums in fp32): no fp4 units before sm_100" in printed(h200())

@@ -1,4 +1,4 @@
-"""NVIDIA cards as devices: the join of NVML and torch, and each fact alone (measure.md 4)."""
+"""NVIDIA cards as devices: the join of NVML and torch, and each fact alone. Tests bear the defect reports' numbers."""
 
 from __future__ import annotations
 
@@ -175,6 +175,21 @@ def test_report_8_one_card_on_each_side_needs_no_guess() -> None:
     assert card.power_limit.value == pytest.approx(700.0)
 
 
+def test_a_uuid_of_zeros_is_none() -> None:
+    (card,) = devices(FakeNvml(), fake_torch(properties(uuid="00000000-0000-0000-0000-000000000000")))
+    assert card.id == "pci:0000:01:00.0"
+
+
+@pytest.mark.parametrize(("code", "words"), [(NOT_SUPPORTED, "no NVLink"), (2, "no NVLink"), (NO_PERMISSION, "")])
+def test_no_nvlink_is_not_an_unknown_nvlink(code: int, words: str) -> None:
+    says = {"nvmlDeviceGetNvLinkState": NVMLError(code)}
+    (card,) = devices(FakeNvml(FakeCard(says=says)), fake_torch(properties()))
+    assert (
+        str(card.link.value).removeprefix("PCIe generation 5 (at most 5), PCIe width x16 (at most 16)").strip(", ")
+        == words
+    )
+
+
 def test_report_6_a_hidden_card_is_listed_with_the_reason() -> None:
     nvml, _ = two_cards()
     torch = fake_torch(properties(name="RTX 4090", uuid="40904090-0", pci_bus_id=2))
@@ -282,6 +297,7 @@ def test_report_28_any_property_may_be_gone(name: str) -> None:
         ((12, 1), ["sm_90", "sm_100"], False),
         ((12, 1), ["sm_90", "compute_90"], True),
         ((7, 0), ["compute_75"], False),
+        ((10, 0), ["compute_90a"], False),
         ((7, 0), [], True),
     ],
 )

@@ -1,4 +1,4 @@
-"""The one door to NVML: every way a call can fail is a reason (measure.md 4, reports 9, 11, 12, 27)."""
+"""The one door to NVML: every way a call can fail is a reason (defect reports 9, 11, 12, 27)."""
 
 from __future__ import annotations
 

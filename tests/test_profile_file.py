@@ -1,9 +1,11 @@
 import dataclasses
 import errno
 import json
+import math
 import os
 import random
 import stat
+import subprocess
 import sys
 from pathlib import Path
 
@@ -23,20 +25,35 @@ from nearpeak.records.reading import Reading
 from nearpeak.records.spec import Spec
 from profiles import bare_gpu, cpu_only, h200, replace_ceilings, two_gpus
 
-st.register_type_strategy(float, st.floats(allow_nan=False, allow_infinity=False))
-readings = st.builds(Reading, reason=st.none(), value=st.from_type(int | float | str | bool | tuple[str, ...])) | st.builds(
-    Reading, value=st.none(), reason=st.text()
-)
-st.register_type_strategy(Reading, readings)
+values = st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text()
+readings = st.builds(Reading, value=values | st.lists(st.text()).map(tuple), reason=st.none())
+readings |= st.builds(Reading, value=st.none(), reason=st.text())
+reading_fields = {f.name: readings for f in dataclasses.fields(Device) if f.type == "Reading"}
+
+
+def finite(value: object) -> object:
+    """The record with 1.5 for every NaN and infinity."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else 1.5
+    if isinstance(value, tuple):
+        return tuple(map(finite, value))
+    if dataclasses.is_dataclass(value):
+        return dataclasses.replace(value, **{f.name: finite(getattr(value, f.name)) for f in dataclasses.fields(value)})
+    return value
+
+
 device_profiles = st.builds(
     DeviceProfile,
-    device=st.builds(Device),
-    spec=st.none() | st.builds(Spec, rates=st.just(())),
+    device=st.builds(Device, **reading_fields),
+    spec=st.none() | st.builds(Spec),
     ceilings=st.lists(st.builds(Ceiling), max_size=2).map(tuple),
 )
 made_profiles = st.builds(
-    MachineProfile, schema=st.just(SCHEMA), machine=st.builds(Machine), devices=st.lists(device_profiles, max_size=2).map(tuple)
-)
+    MachineProfile,
+    schema=st.just(SCHEMA),
+    machine=st.builds(Machine),
+    devices=st.lists(device_profiles, max_size=2).map(tuple),
+).map(finite)
 
 
 def refused(path: Path) -> str:
@@ -101,7 +118,7 @@ def ceiling(document):
         (lambda d: ceiling(d).update(burst=float("nan")), "devices[0].ceilings[3].burst is no finite number"),
         (lambda d: ceiling(d).update(burst=10**400), "devices[0].ceilings[3].burst"),
         (lambda d: ceiling(d).update(kind="matmull"), "devices[0].ceilings[3].kind"),
-        (lambda d: ceiling(d).update(speed=1), "devices[0].ceilings[3].speed is a key that this nearpeak does not know"),
+        (lambda d: ceiling(d).update(speed=1), "[0].ceilings[3].speed is a key that this nearpeak does not know"),
         (lambda d: ceiling(d)["conditions"].update(speed=1), "conditions.speed is a key"),
         (lambda d: ceiling(d)["conditions"]["burst"].update(speed=1), "conditions.burst.speed is a key"),
         (lambda d: d["devices"][0]["device"]["memory"].update(speed=1), "device.memory.speed is a key"),
@@ -157,12 +174,13 @@ def test_any_cut_is_refused_and_any_flip_refused_or_read_whole(tmp_path) -> None
         path.write_bytes(broken)
         try:
             found = load(path)
-        except UserError as error:
-            assert "\n" not in str(error)
+        except UserError:
+            refused(path)  # in one line that names the file
             continue
         read += 1
-        differing = sum(a != b for a, b in zip(to_json(found), whole.decode(), strict=False))
-        assert found == h200() or len(to_json(found).splitlines()) == len(whole.decode().splitlines()), differing
+        before, after = whole.decode().splitlines(), to_json(found).splitlines()
+        assert len(before) == len(after)
+        assert sum(a != b for a, b in zip(before, after, strict=True)) <= 1  # only the flipped value, if any
         save(found, path)
         assert load(path) == found
     assert 0 < read < 350
@@ -178,8 +196,6 @@ def test_the_default_path_stays_in_its_folder(monkeypatch, tmp_path) -> None:
 
 
 def test_pydantic_is_imported_only_to_load() -> None:
-    import subprocess
-
     code = "import sys, nearpeak.ceilings.profile_file; sys.exit('pydantic' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": "src"}).returncode == 0
 
@@ -221,8 +237,6 @@ def test_unwritable_places(tmp_path) -> None:
     for path in (tmp_path, tmp_path / "file" / "p.json", Path("/dev/null"), Path("/proc/none/p.json")):
         with pytest.raises(UserError, match=str(path)):
             save(h200(), path)
-    with pytest.raises(UserError, match="No such file"):
-        write_text_atomically(tmp_path / "none" / "page.html", "x")
     assert os.path.exists("/dev/null")
     assert not Path("/dev/null").is_file()
 

@@ -1,4 +1,4 @@
-"""Live sensors of NVIDIA cards: scopes, throttle reasons, processes, and every way a call can fail (measure.md 4)."""
+"""Live sensors of NVIDIA cards: scopes, throttle reasons, processes, and every way a call can fail."""
 
 from __future__ import annotations
 

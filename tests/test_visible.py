@@ -1,4 +1,4 @@
-"""CUDA_VISIBLE_DEVICES in all its forms (measure.md 4, reports 6 and 8)."""
+"""CUDA_VISIBLE_DEVICES in all its forms (defect reports 6 and 8)."""
 
 from __future__ import annotations
 
@@ -58,6 +58,7 @@ def test_report_6_every_form_of_the_variable(variable: str | None, expected: tup
 def test_report_6_reasons_name_the_entry() -> None:
     assert "GPU-ab" in (visible_devices("GPU-ab", CARDS).reason or "")
     assert "fits 2" in (visible_devices("GPU-ab", CARDS).reason or "")
+    assert "another kind" in (visible_devices("GPU-ab1,1", CARDS).reason or "")
     assert "twice" in (visible_devices("0,0", CARDS, "PCI_BUS_ID").reason or "")
     assert visible_devices("0,2,", CARDS, "PCI_BUS_ID").reason is None
     assert visible_devices("2,0", CARDS, "PCI_BUS_ID").reason is None
@@ -91,7 +92,7 @@ def test_report_8_a_number_in_fastest_first_order_is_not_guessed(order: str | No
     assert seen.order == (None,)
     assert all(seen.may_see(card) for card in CARDS)
     # The order of the list is NVML's, which must not matter.
-    assert visible_devices("1", tuple(reversed(CARDS)), "PCI_BUS_ID").order == (B,)
+    assert visible_devices("0", tuple(reversed(CARDS)), "PCI_BUS_ID").order == (A,)
 
 
 def test_report_8_with_one_card_there_is_nothing_to_guess() -> None:

@@ -67,7 +67,7 @@ class Bench:
 
     @property
     def is_cpu(self) -> bool:
-        return self.torch_device.type == "cpu"
+        return bool(self.torch_device.type == "cpu")
 
     @property
     def effort(self) -> Effort:
@@ -99,7 +99,8 @@ class Bench:
         """Memory that may be taken: all that torch sees as free on a GPU, a third of what is available on the host."""
         if self.is_cpu:
             return int((self.device.memory_available.number or self.device.memory.number or 2**31) / 3)
-        return torch.cuda.mem_get_info(self.torch_device)[0] + torch.cuda.memory_reserved(self.torch_device)
+        free, _ = torch.cuda.mem_get_info(self.torch_device)
+        return int(free) + int(torch.cuda.memory_reserved(self.torch_device))
 
 
 def limited_by(held: Sustained | None) -> str | None:

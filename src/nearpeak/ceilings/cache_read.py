@@ -46,4 +46,5 @@ def _on_gpu(bench: Bench, size: int) -> Way:
     partial = torch.empty(programs, dtype=torch.int32, device=bench.torch_device)
     total = read_sum_cached(words, partial, 1)
     shape = (words.numel() * 4,)
-    return Way("triton sum past the first-level cache", shape, total * ROUNDS, lambda: read_sum_cached(words, partial, ROUNDS))
+    how = "triton sum past the first-level cache"
+    return Way(how, shape, total * ROUNDS, lambda: read_sum_cached(words, partial, ROUNDS))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from typing import Literal
 
@@ -71,11 +72,14 @@ class _Pair:
             if valid_a and valid_b:
                 yield from (c for figure in FIGURES if (c := self._figure(valid_a, valid_b, figure)))
             elif valid_a:
-                why = f"invalid now: {b.invalid}" if b else _skipped(self.now, valid_a) or "not in the new one"
-                yield self._change(valid_a, "burst", valid_a.burst, None, None, True, True, f"vanished: {why}")
+                failed = f"invalid now: {b.invalid}" if b else _skipped(self.now, valid_a)
+                worse = failed is not None and not failed.startswith("--quick")  # else it was not asked for
+                why = f"vanished: {failed or 'not in the new profile'}"
+                yield self._change(valid_a, "burst", valid_a.burst, None, None, True, worse, why)
             elif valid_b:
-                why = f"invalid before: {a.invalid}" if a else _skipped(self.before, valid_b) or "not in the old one"
-                yield self._change(valid_b, "burst", None, valid_b.burst, None, True, False, f"appeared: {why}")
+                failed = f"invalid before: {a.invalid}" if a else _skipped(self.before, valid_b)
+                why = f"appeared: {failed or 'not in the old profile'}"
+                yield self._change(valid_b, "burst", None, valid_b.burst, None, True, False, why)
 
     def _figure(self, a: Ceiling, b: Ceiling, figure: Figure) -> Change | None:
         """One figure of a ceiling that both sides hold; None where neither has this figure."""
@@ -134,9 +138,7 @@ def _alone(d: DeviceProfile, gone: bool) -> Iterator[Change]:
     for c in _by_key(d).values():
         if c.invalid is None:
             old, new = (c.burst, None) if gone else (None, c.burst)
-            yield Change(
-                d.id, c.kind, c.precision, c.accumulate, _notes(c), "burst", old, new, None, True, False, why
-            )
+            yield Change(d.id, c.kind, c.precision, c.accumulate, _notes(c), "burst", old, new, None, True, False, why)
 
 
 def _by_key(d: DeviceProfile) -> dict[tuple[str, str | None, str | None, str | None], Ceiling]:
@@ -162,10 +164,11 @@ def _load(c: Ceiling, figure: Figure) -> Load | None:
 
 
 def _skipped(d: DeviceProfile, c: Ceiling) -> str | None:
-    """Why a device has no such ceiling: the reason kept under a name that holds its kind, and its precision if any."""
+    """Why a device has no such ceiling, kept under its kind or under a name with its precision and accumulate type."""
     for what, why in d.skipped.items():
-        words = what.replace("→", " ").replace(",", " ").split()
-        if c.precision in words if c.precision else c.kind in words:
+        words = re.split(r"[^\w.]+", what)
+        product = c.precision in words and c.accumulate in words
+        if what == c.kind or (c.kind == "matmul" and product):
             return why
     return None
 

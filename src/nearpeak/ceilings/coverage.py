@@ -6,7 +6,7 @@ from nearpeak.records.machine_profile import MachineProfile
 
 
 def covers(new: MachineProfile, old: MachineProfile) -> bool:
-    """True where every figure of `old` is in `new` too: a narrower run (--quick, --only) must not replace a fuller one."""
+    """True where every figure of `old` is in `new` too: --quick and --only make narrower profiles."""
     return figures(old) <= figures(new)
 
 

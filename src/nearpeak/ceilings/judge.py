@@ -37,14 +37,12 @@ def spec_clock(rate: Rate, spec: Spec, device: Device) -> float | None:
     if capability not in _FLOP_PER_CLOCK or not device.units:
         return None
     matrix, vector = _FLOP_PER_CLOCK[capability]
-    if rate.unit == "vector":
-        per_clock = vector if rate.precision == "fp32" else None
+    if rate.unit == "vector" and rate.precision == "fp32":
+        per_clock = float(vector)
+    elif rate.unit == "matrix" and rate.precision in _RELATIVE_TO_HALF:
+        per_clock = matrix * _RELATIVE_TO_HALF[rate.precision] / (2 if _half_rate(spec) else 1)
     else:
-        per_clock = matrix * _RELATIVE_TO_HALF[rate.precision] if rate.precision in _RELATIVE_TO_HALF else None
-    if per_clock is None:
         return None
-    if rate.unit == "matrix" and _half_rate(spec):
-        per_clock /= 2
     clock = rate.figure.value / (device.units * per_clock)
     # Outside this range the table does not fit the card (a binned part, a rate counted otherwise): better none.
     return clock if 0.8e9 <= clock <= 3.5e9 else None
@@ -85,6 +83,6 @@ def impossible_bandwidth(measured: float, spec: Spec | None) -> str | None:
     if figure is None or figure.provenance == "unverified" or measured <= figure.value * ROUNDING_MARGIN:
         return None
     return (
-        f"{measured / 1e12:.4g} TB/s is above the spec's {figure.value / 1e12:.4g}: either a cache answered in place of "
-        "the memory, or the spec is of another device"
+        f"{measured / 1e12:.4g} TB/s is above the spec's {figure.value / 1e12:.4g}: either a cache answered in place "
+        "of the memory, or the spec is of another device"
     )

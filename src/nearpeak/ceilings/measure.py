@@ -7,6 +7,7 @@ import hashlib
 import platform
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
 from datetime import UTC, datetime
 from importlib import metadata
 
@@ -29,6 +30,7 @@ from nearpeak.records.ceiling import Ceiling
 from nearpeak.records.device import Device
 from nearpeak.records.machine_profile import SCHEMA, DeviceProfile, Machine, MachineProfile
 from nearpeak.records.spec import Spec
+from nearpeak.timing.statistics import median
 
 CEILINGS: dict[str, Measure] = {
     "matmul": matmul.measure,
@@ -78,10 +80,17 @@ def _measure_device(bench: Bench, kinds: Sequence[str]) -> DeviceProfile:
         gc.collect()
         if not bench.is_cpu:
             torch.cuda.empty_cache()
-    settle = next((c.conditions.settle_s for c in ceilings if c.kind == "matmul" and c.sustained), None)
+    settled = [c.conditions.settle_s for c in ceilings if c.kind == "matmul" and c.conditions.settle_s is not None]
     device = bench.device
     return DeviceProfile(
-        device.id, device.name, device.kind, device, bench.spec, settle, tuple(ceilings), skipped
+        device.id,
+        device.name,
+        device.kind,
+        device,
+        bench.spec,
+        median(settled) if settled else None,
+        tuple(ceilings),
+        skipped,
     )
 
 
@@ -95,10 +104,8 @@ def _left_out(bench: Bench) -> dict[str, str]:
     return reasons
 
 
-def _on(device: torch.device):  # type: ignore[no-untyped-def]
+def _on(device: torch.device) -> AbstractContextManager[object]:
     """Make the device current, so that no stream, event or allocation lands on another card."""
-    from contextlib import nullcontext
-
     return nullcontext() if device.type == "cpu" else torch.cuda.device(device)
 
 
@@ -129,8 +136,6 @@ def _versions() -> dict[str, str]:
         versions["cuda"] = torch.version.cuda
     if torch.version.hip:
         versions["hip"] = torch.version.hip
-    try:
+    with suppress(metadata.PackageNotFoundError):
         versions["triton"] = metadata.version("triton")
-    except metadata.PackageNotFoundError:
-        pass
     return versions

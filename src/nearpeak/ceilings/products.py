@@ -21,7 +21,7 @@ Product = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 def random_operand(rows: int, columns: int, precision: str, device: torch.device) -> torch.Tensor:
-    """Random data, never zeros: a card multiplies zeros faster (295 against 257 TFLOP/s on an A100) and with less power."""
+    """Random data, never zeros: those are multiplied faster (295 against 257 TFLOP/s on an A100), with less power."""
     if precision == "int8":
         return torch.randint(-128, 128, (rows, columns), dtype=torch.int8, device=device)
     return rounded(torch.randn(rows, columns, device=device, dtype=working_dtype(precision)), precision)

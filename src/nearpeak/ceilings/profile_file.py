@@ -38,7 +38,7 @@ def to_json(profile: MachineProfile) -> str:
 
 
 def save(profile: MachineProfile, path: Path | str) -> None:
-    """Write the profile to `path`, whole or not at all. Raises UserError, naming the path, where it cannot be written."""
+    """Write the profile to `path`, whole or not at all. Raises UserError, naming the path, where that cannot be."""
     write_text_atomically(path, to_json(profile))
 
 
@@ -99,11 +99,15 @@ def _build(path: Path | str, content: bytes, document: dict[str, Any]) -> Machin
         location = first["loc"][1:]
         key = _key(document, location, whole=first["type"] in ("missing", "missing_argument"))
         union = len(location) > 1 and not key.endswith(f"{location[-1]}") and not isinstance(location[-1], int)
-        what = "has a value of the wrong type" if union else {
-            "missing": "is missing",
-            "missing_argument": "is missing",
-            "unexpected_keyword_argument": "is a key that this nearpeak does not know",
-        }.get(first["type"], f"has a wrong value: {first['msg'][:200]}")
+        what = (
+            "has a value of the wrong type"
+            if union
+            else {
+                "missing": "is missing",
+                "missing_argument": "is missing",
+                "unexpected_keyword_argument": "is a key that this nearpeak does not know",
+            }.get(first["type"], f"has a wrong value: {first['msg'][:200]}")
+        )
         raise UserError(f"{path}: {key or 'the document'} {what}") from error
 
 

@@ -73,15 +73,31 @@ def measure(
     work = [(device, sensors_of(device), find_spec(device)) for device in chosen]
     with progress_line() as progress:
         profile = measure_machine(work, kinds or KINDS, quick, machine, progress)
-    profile_file.save(profile, target)
+    print(_keep(profile, target, asked=out is not None), file=sys.stderr)
     changes = comparison.compare(old, profile) if old else ()
     _show(profile, as_json, html)
-    print(f"Machine profile: {target}", file=sys.stderr)
     if old:
         from nearpeak.report import comparison_table
 
         comparison_table.render(changes, _console(stderr=as_json))
     return A_CHECK_DID_NOT_HOLD if comparison.regressed(changes) else 0
+
+
+def _keep(profile: MachineProfile, target: Path, asked: bool) -> str:
+    """Save the profile. In its usual place a fuller one is never replaced by a narrower one (--quick, --only)."""
+    from nearpeak.ceilings import profile_file
+    from nearpeak.ceilings.coverage import covers
+    from nearpeak.records.errors import UserError
+
+    if not asked and target.exists():
+        try:
+            kept = profile_file.load(target)
+        except UserError:
+            kept = None  # damaged, or of an older schema: of no use to anyone
+        if kept and not covers(profile, kept):
+            return f"{target} holds a fuller profile and is kept; --out FILE saves this one"
+    profile_file.save(profile, target)
+    return f"Machine profile: {target}"
 
 
 def _show(profile: MachineProfile, as_json: bool, html: Path | None) -> None:
@@ -111,7 +127,7 @@ def _console(stderr: bool = False):  # type: ignore[no-untyped-def]
 
 @contextmanager
 def progress_line() -> Iterator[Callable[[str], None]]:
-    """A live line on a terminal, plain lines elsewhere; on standard error, so that standard output stays one document."""
+    """A live line on a terminal, plain lines elsewhere; on standard error: standard output holds the result alone."""
     if not sys.stderr.isatty():
         yield lambda text: print(text, file=sys.stderr, flush=True)
         return

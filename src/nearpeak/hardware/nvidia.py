@@ -104,7 +104,7 @@ def why_not_seen(
     card: NvmlCard, cards: Sequence[NvmlCard], cuda: TorchCuda, variable: str | None, visible: Visible
 ) -> str:
     """Why torch does not see a card that NVML lists."""
-    if cuda.reason and not cuda.cards and "build" in cuda.reason:
+    if cuda.reason and cuda.reason.startswith("the installed torch"):
         return cuda.reason
     if card.mig_without_slices:
         return "MIG mode is on and the card has no slices; make one, or switch MIG mode off"

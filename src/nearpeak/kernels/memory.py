@@ -83,7 +83,7 @@ def read_sum_cached(x: torch.Tensor, partial: torch.Tensor, rounds: int, loads: 
     _cached_sum_kernel[(programs,)](
         x, partial, tiles, rounds, cache_stride(tiles), BLOCK=BLOCK, LOADS=loads, num_warps=8
     )
-    return programs * rounds * BLOCK * loads * x.element_size()
+    return int(programs * rounds * BLOCK * loads * x.element_size())
 
 
 def read_sum_cached_reference(x: torch.Tensor, programs: int, rounds: int, loads: int = 8) -> torch.Tensor:

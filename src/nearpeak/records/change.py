@@ -17,7 +17,7 @@ class Change:
     old, new          None where the ceiling, or this figure of it, is on one side only
     ratio             new ÷ old, else None
     beyond            further from 1 than both spreads and the floor; true for a ceiling on one side only
-    worse             slower, less exact, hungrier for energy, or a ceiling that is gone
+    worse             slower, less exact, hungrier for energy, or a ceiling that failed this time
     because           what the recorded conditions say of it
     """
 

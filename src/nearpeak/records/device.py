@@ -20,7 +20,7 @@ class Device:
     units         multiprocessors, compute units, or CPU cores that this process may use
     memory        total bytes; scope "shared with the host" for unified memory
     cache         last-level cache in bytes
-    unusable      why it can be listed but not used (hidden by CUDA_VISIBLE_DEVICES, no CUDA build of torch, …), else None
+    unusable      why it is listed but cannot be used (hidden by CUDA_VISIBLE_DEVICES, torch without CUDA, …)
     """
 
     id: str

@@ -27,7 +27,7 @@ class Machine:
 
 @dataclass(frozen=True)
 class DeviceProfile:
-    """One device with its ceilings. settle_s: seconds of full matmul load until clock and power had settled."""
+    """One device with its ceilings. settle_s: median over its products of the seconds under load until settled."""
 
     id: str
     name: str
@@ -41,9 +41,9 @@ class DeviceProfile:
     def ceiling(self, kind: Kind, precision: str | None = None, accumulate: str | None = None) -> Ceiling | None:
         """The first valid ceiling of a kind, or None."""
         for c in self.ceilings:
-            if c.kind == kind and c.invalid is None and precision in (None, c.precision):
-                if accumulate in (None, c.accumulate):
-                    return c
+            same_product = precision in (None, c.precision) and accumulate in (None, c.accumulate)
+            if c.kind == kind and c.invalid is None and same_product:
+                return c
         return None
 
 

@@ -16,18 +16,24 @@ from nearpeak.records.change import Change
 from nearpeak.report import units
 
 HEADERS = ("ceiling", "figure", "old", "new", "change", "because")
+FEW = 3
+"""More ceilings than this that are on one side only for the same reason share a line."""
 
 
 def render(changes: Sequence[Change], console: Console) -> None:
     """Print the changes beyond the spread, a table per device, then how many ceilings stayed within theirs."""
     for device in dict.fromkeys(c.device for c in changes):
         beyond = [c for c in changes if c.device == device and c.beyond]
-        if len({c.because for c in beyond}) == 1 and len(beyond) > 3 and all(c.ratio is None for c in beyond):
-            _say(console, f"{device}: {_count(len(beyond))} {beyond[0].because}", "bold")
-        elif beyond:
+        alone = [c.because for c in beyond if c.ratio is None]
+        many = {why for why in alone if alone.count(why) > FEW}  # told in one line, not in a row each
+        if beyond:
             _say(console, device, "bold")
-            _table(console, beyond)
-            console.print()
+        if rows := [c for c in beyond if c.because not in many]:
+            _table(console, rows)
+        for why in sorted(many):
+            names = ", ".join(row(c)[0] for c in beyond if c.because == why)
+            _say(console, f"{_count(alone.count(why))} {why} ({names})", "")
+        console.print("\n" * bool(beyond), end="")
     _say(console, summary(changes), "")
     unpaired = [c for c in changes if not c.beyond and c.ratio is None and (c.old is None or c.new is None)]
     for why in dict.fromkeys(c.because for c in unpaired):
@@ -37,7 +43,7 @@ def render(changes: Sequence[Change], console: Console) -> None:
 
 
 def summary(changes: Sequence[Change]) -> str:
-    """"7 ceilings within their spread"; a ceiling counts once, and only where no figure of it moved beyond."""
+    """ "7 ceilings within their spread"; a ceiling counts once, and only where no figure of it moved beyond."""
     moved = {_key(c) for c in changes if c.beyond}
     compared = {_key(c) for c in changes if c.old is not None and c.new is not None}
     return f"{_count(len(compared - moved))} within {'its' if len(compared - moved) == 1 else 'their'} spread"

@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 import html
-import io
 import math
-import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import Any
 
 from nearpeak.records.ceiling import Ceiling, Load
 from nearpeak.records.machine_profile import DeviceProfile, MachineProfile
 from nearpeak.report import units
-from nearpeak.report.measure_table import MARKS, Block, best, blocks, name, ridge_points, spec_rate, title
+from nearpeak.report.measure_charts import chart, dots, fits, peaks, roofline
+from nearpeak.report.measure_table import Block, best, blocks, name, ridge_points, title
 from nearpeak.report.units import ABSENT
 
-# Charts are drawn in these colours, then each is replaced by the CSS variable, so that a page follows light and dark.
-INK, MUTED, GRID, SPEC, BURST, SUSTAINED = "#101112", "#606162", "#d0d1d2", "#c0c1c2", "#80a1c2", "#1050a1"
-SERIES = tuple(f"#a0b0{i:02x}" for i in range(10))
-VARIABLES = {INK: "ink", MUTED: "muted", GRID: "grid", SPEC: "spec", BURST: "burst", SUSTAINED: "sustained"}
-VARIABLES |= {colour: f"s{i}" for i, colour in enumerate(SERIES)}
 LIGHT = ["#1d5fb0", "#c2410c", "#15803d", "#8b3fd1", "#a16207", "#0e7490", "#be185d", "#4d7c0f", "#64748b", "#7f1d1d"]
 DARK = ["#7db3f5", "#fb9a66", "#5fd08a", "#c9a2f7", "#e8c35a", "#5cc8e0", "#f48fb8", "#a9d15c", "#a8b3c4", "#f0908c"]
 
@@ -84,31 +77,33 @@ def page(profile: MachineProfile) -> str:
         "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n"
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<title>{_e(heading)}</title>\n<style>{style}</style></head>\n<body>\n"
-        + "\n".join(body) + "\n</body></html>\n"
+        + "\n".join(body)
+        + "\n</body></html>\n"
     )
 
 
 def _device(d: DeviceProfile, profile: MachineProfile, key: str) -> str:
     first, second = title(d, profile)
-    products = [c for c in d.ceilings if c.kind == "matmul" and c.invalid is None and (c.burst or 0) > 0]
+    products = [c for c in d.ceilings if c.kind == "matmul" and c.invalid is None and fits(c.burst)]
     first = first.removeprefix(f"{units.plain(d.name)} · ")
     parts = [f"<h2>{_e(d.name)}</h2>", _p(first, "muted"), _p(second, "muted"), _facts(d)]
-    if ridges := ridge_points(d):
+    if ridges := [r for r in ridge_points(d) if fits(r[1]) and fits(best(r[0])[0])]:
         caption = "Roofline: what a kernel can reach at its FLOP per byte. Dots are the measured ridge points."
-        parts.append(_chart(lambda f: _roofline(f, ridges), (9.6, 4.9), caption, f"{key}r"))
+        parts.append(chart(lambda f: roofline(f, ridges), (9.6, 4.9), caption, f"{key}r"))
     elif products:
         parts.append(_p("No roofline: there is no valid memory read ceiling to draw it with.", "note"))
     if products:
         caption = "Three peaks of each precision: the maker's, a short burst's, and what holds once power has settled."
-        parts.append(_chart(lambda f: _peaks(f, d, products), (9.6, 0.9 + 0.62 * len(products)), caption, f"{key}p"))
+        parts.append(chart(lambda f: peaks(f, d, products), (9.6, 0.9 + 0.62 * len(products)), caption, f"{key}p"))
     pair, size = "", (4.7, 0.9 + 0.3 * len(products))
     for letter, figures, factor, unit, caption in (
         ("e", [c.energy_per_unit for c in products], 1e12, "J per TFLOP (integers: per TOP)", "Energy of a product."),
         ("x", [c.error for c in products], 1.0, "relative error", "Error against fp64, – for none."),
     ):
+        figures = [v if fits(v) else None for v in figures]
         if any(figures):
-            draw = partial(_dots, products=products, values=figures, factor=factor, unit=unit)
-            pair += _chart(draw, size, f"{caption} Left is better; logarithmic.", key + letter)
+            draw = partial(dots, products=products, values=figures, factor=factor, unit=unit)
+            pair += chart(draw, size, f"{caption} Left is better; logarithmic.", key + letter)
     parts += [f'<div class="pair">{pair}</div>' if pair else "", *map(_block, blocks(d))]
     parts += ["<h3>Conditions of every ceiling</h3>", _conditions(d)] if d.ceilings else []
     parts += ["<h3>Where the maker's figures come from</h3>", _sources(d), "<h3>The device</h3>", _readings(d)]
@@ -224,130 +219,3 @@ def _table(headers: Sequence[str], rows: Iterable[Sequence[str]], prose: bool = 
     body = "\n".join("<tr>" + "".join(f"<td>{_e(cell)}</td>" for cell in row) + "</tr>" for row in rows)
     css = ' class="prose"' if prose else ""
     return f'<div class="scroll"><table{css}><thead><tr>{head}</tr></thead><tbody>\n{body}</tbody></table></div>'
-
-
-def _chart(draw: Callable[[Any], None], inches: tuple[float, float], caption: str, key: str) -> str:
-    """An inline SVG: colours as CSS variables, ids that no other chart of the page has, no address in it."""
-    import matplotlib
-    from matplotlib.backends.backend_svg import FigureCanvasSVG
-    from matplotlib.figure import Figure
-
-    settings = {"text.usetex": False, "text.parse_math": False, "svg.fonttype": "path", "font.family": ["DejaVu Sans"]}
-    settings |= {"font.size": 9, "text.color": INK, "axes.labelcolor": MUTED, "axes.edgecolor": MUTED}
-    settings |= {"xtick.color": MUTED, "ytick.color": MUTED, "grid.color": GRID, "svg.hashsalt": key}
-    buffer = io.StringIO()
-    with matplotlib.rc_context(settings):  # the reader's own matplotlib settings do not change the page
-        figure = Figure(figsize=inches, layout="constrained")
-        FigureCanvasSVG(figure)
-        draw(figure)
-        figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
-    svg = buffer.getvalue()
-    svg = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->", "", svg[svg.index("<svg") :], flags=re.DOTALL)
-    svg = re.sub(r' xmlns(:\w+)?="[^"]*"', "", svg)
-    svg = re.sub(r'(id="|url\(#|href="#)', rf"\g<1>{key}-", svg)
-    svg = re.sub("#[0-9a-f]{6}", lambda m: f"var(--{VARIABLES[m[0]]})" if m[0] in VARIABLES else m[0], svg)
-    svg = svg.replace("<svg ", f'<svg role="img" aria-label="{_e(caption)}" ', 1)
-    return f"<figure>{svg}<figcaption>{_e(caption)}</figcaption></figure>"
-
-
-def _roofline(figure: Any, ridges: Sequence[tuple[Ceiling, float, str]]) -> None:
-    points = sorted(((best(c)[0] or 0.0, ridge, c) for c, ridge, _ in ridges), key=lambda p: p[0])
-    bandwidth = points[0][0] / points[0][1]
-    left, right = 10 ** math.floor(math.log10(min(p[1] for p in points) / 3)), max(p[1] for p in points) * 12
-    low, high = math.log10(bandwidth * left), math.log10(points[-1][0] * 2)
-    axes = _axes(figure, "FLOP per byte")
-    axes.set(xscale="log", yscale="log", xlim=(left, right), ylim=(10**low, 10**high))
-    axes.plot([left, points[-1][1]], [bandwidth * left, points[-1][0]], color=INK, lw=1.6, zorder=3)
-    axes.annotate(f"memory read {units.byte_rate(bandwidth)}", (left * 2.2, bandwidth * left * 2.2), (10, -4),
-                  textcoords="offset points", va="top", color=INK)  # fmt: skip
-    heights = _apart([(math.log10(p[0]) - low) / (high - low) for p in points], 0.062)
-    for i, ((rate, ridge, c), height) in enumerate(zip(points, heights, strict=True)):
-        colour, at = SERIES[i % len(SERIES)], (math.log10(rate) - low) / (high - low)
-        axes.plot([ridge, right], [rate, rate], color=colour, lw=1.4)
-        axes.plot([ridge], [rate], "o", color=colour, ms=5, zorder=4)
-        axes.plot([1, 1.02, 1.03], [at, height, height], color=colour, lw=1, transform=axes.transAxes, clip_on=False)
-        text = f"{_clip(c)}  {units.flop_rate(rate, c.precision)}, ridge {units.digits(ridge)}"
-        axes.text(1.036, height, text, transform=axes.transAxes, va="center", color=INK)
-    axes.grid(True, lw=0.6)
-    _ticks(axes.xaxis, lambda v: f"{v:g}")
-    _ticks(axes.yaxis, lambda v: units.quantity(v, "FLOP/s").replace(".00 ", " ").replace(".0 ", " "))
-
-
-def _peaks(figure: Any, d: DeviceProfile, products: Sequence[Ceiling]) -> None:
-    scale = units.column([c.burst for c in products], "FLOP/s")
-    values = [(spec_rate(d, c), c.burst or 0.0, c.sustained) for c in products]
-    known = [v for s, b, u in values for v in (s.value if s else None, b, u) if v]
-    wide = max(known) / min(known) > 200
-    integers = " (integers: OP)" if any(units.flop_unit(c.precision) == "OP" for c in products) else ""
-    axes = _axes(figure, scale.unit + integers + (", logarithmic" if wide else ""))
-    least = 10 ** math.floor(math.log10(min(known) / scale.factor) - 0.3) if wide else 0.0
-    axes.set(xscale="log" if wide else "linear", xlim=(least, max(known) / scale.factor * (4 if wide else 1.09)))
-    for row, (spec, burst, sustained) in enumerate(values):
-        bars = ((SPEC, spec.value if spec else None, MARKS[spec.provenance] if spec else ""), (BURST, burst, ""))
-        for i, (colour, value, mark) in enumerate((*bars, (SUSTAINED, sustained, ""))):
-            if value is not None:
-                y = row + (i - 1) * 0.27
-                axes.barh(y, value / scale.factor - least, 0.25, left=least, color=colour)
-                axes.annotate(scale.text(value) + mark, (value / scale.factor, y), (4, 0), textcoords="offset points",
-                              va="center", fontsize=8)  # fmt: skip
-    axes.set_yticks(range(len(products)), [_clip(c) for c in products])
-    axes.set_ylim(len(products) - 0.45, -0.55)
-    axes.grid(True, axis="x", lw=0.6)
-    _ticks(axes.xaxis, lambda v: f"{v:g}", log=wide)
-    settled = any(v[2] for v in values)
-    there = ((SPEC, "spec", any(v[0] for v in values)), (BURST, "burst", True), (SUSTAINED, "sustained", settled))
-    for colour, word, shown in there:
-        axes.barh([-9], [1], color=colour, label=word if shown else None)
-    figure.legend(loc="outside upper left", ncols=3, frameon=False, handlelength=1.2)
-
-
-def _dots(
-    figure: Any, products: Sequence[Ceiling], values: Sequence[float | None], factor: float, unit: str
-) -> None:  # fmt: skip
-    """One value a precision on a logarithmic axis, written beside its dot; read by position, not by length."""
-    axes, known = _axes(figure, unit), [math.log10(v * factor) for v in values if v]
-    low, high = min(known) - 0.3, max(known) + 0.3
-    axes.set(xscale="log", xlim=(10**low, 10 ** (high + 0.28 * (high - low))), ylim=(len(values) - 0.4, -0.6))
-    for row, value in enumerate(values):
-        axes.plot([value * factor] if value else [], [row] if value else [], "o", color=SUSTAINED, ms=6)
-        text = units.error(value) if factor == 1 else units.digits(value * factor) if value else ABSENT
-        place = (value * factor if value else 10**low, row)
-        axes.annotate(text, place, (8, 0), textcoords="offset points", va="center", fontsize=8.5)
-    axes.set_yticks(range(len(values)), [_clip(c) for c in products])
-    axes.grid(True, lw=0.6)
-    _ticks(axes.xaxis, lambda v: f"1e{math.log10(v):.0f}" if v < 0.005 else f"{v:g}")
-
-
-def _axes(figure: Any, label: str) -> Any:
-    axes = figure.add_subplot()
-    axes.set_xlabel(label)
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right", "left"]].set_visible(False)
-    axes.tick_params(length=0)
-    axes.tick_params(axis="y", labelcolor=INK)
-    return axes
-
-
-def _ticks(axis: Any, text: Callable[[float], str], log: bool = True) -> None:
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
-
-    if log:
-        axis.set_major_locator(LogLocator(numticks=7))
-        axis.set_minor_locator(NullLocator())
-    axis.set_major_formatter(FuncFormatter(lambda v, _: text(v)))
-
-
-def _apart(heights: Sequence[float], gap: float) -> list[float]:
-    """Rising heights moved so that neighbours are `gap` apart, each as near to its own place as that allows."""
-    found: list[float] = []
-    for height in heights:
-        found.append(max(height, found[-1] + gap) if found else height)
-    for i in range(len(found) - 1, -1, -1):
-        found[i] = min(found[i], (found[i + 1] if i + 1 < len(found) else 1.0 + gap) - gap)
-    return found
-
-
-def _clip(c: Ceiling) -> str:
-    """A label of at most 24 characters."""
-    text = name(c)
-    return text if len(text) <= 24 else text[:23] + "…"

@@ -24,8 +24,7 @@ LEGEND = {
     "derived": "~ derived from units × clock, on no sheet",
     "unverified": "? unverified, so no share is taken of it",
 }
-HOST = ("host_to_device", "device_to_host", "host_bidirectional")
-FIELDS = {"energy_per_unit": "energy", "clock_hz": "clock", "power_w": "power"}
+FIELDS = {"sustained": "sustained", "energy_per_unit": "energy", "clock_hz": "clock", "power_w": "power"}
 
 
 @dataclass(frozen=True)
@@ -41,14 +40,14 @@ class Block:
 
 def render(profile: MachineProfile, console: Console) -> None:
     """Print every device's tables. Numbers are never cut: a narrower console gets lines as long as they need."""
-    for index, device in enumerate(profile.devices):
+    for device in profile.devices:
         first, second = title(device, profile)
-        console.print("\n" * (index > 0), end="")
         _say(console, first, "bold")
         _say(console, second, "dim")
         for block in blocks(device):
             console.print()
             _print(console, block)
+        console.print()
 
 
 def title(d: DeviceProfile, profile: MachineProfile) -> tuple[str, str]:
@@ -96,11 +95,9 @@ def best(c: Ceiling) -> tuple[float | None, str]:
 
 def spec_rate(d: DeviceProfile, c: Ceiling) -> Figure | None:
     """The maker's figure for this ceiling, in its unit; None where there is none."""
-    if d.spec is None:
-        return None
-    if c.kind in ("memory_read", "memory_write", "memory_copy"):
+    if d.spec is not None and c.kind in ("memory_read", "memory_write", "memory_copy"):
         return d.spec.memory_bandwidth
-    rate = d.spec.rate(c.precision or "", c.accumulate or "") if c.kind == "matmul" else None
+    rate = d.spec.rate(c.precision or "", c.accumulate or "") if d.spec and c.kind == "matmul" else None
     return rate.figure if rate else None
 
 
@@ -209,9 +206,10 @@ def _held(c: Ceiling) -> str:
 
 def _legend(d: DeviceProfile, ceilings: Sequence[Ceiling]) -> tuple[str, ...]:
     """What the marks mean, what is invalid, emulated or absent, each with its reason."""
+    matmul = "error" if any(c.kind == "matmul" for c in ceilings) else ""  # only products have an error
     marks = {figure.provenance for c in ceilings if (figure := spec_rate(d, c))}
     notes = ["spec: " + "; ".join(text for mark, text in LEGEND.items() if mark in marks)] if marks - {"sheet"} else []
-    if d.spec is None and any(c.kind == "matmul" for c in ceilings):
+    if d.spec is None and matmul:
         notes.append("spec –: this device is in no catalogue entry")
     notes += [f"{name(c)} is invalid, so it has no figure: {c.invalid}" for c in ceilings if c.invalid is not None]
     notes += [f"{name(c)} is emulated: {c.conditions.emulated}" for c in ceilings if c.conditions.emulated is not None]
@@ -219,7 +217,7 @@ def _legend(d: DeviceProfile, ceilings: Sequence[Ceiling]) -> tuple[str, ...]:
     for c in ceilings:
         load = _load(c, c.sustained is not None)
         for field, reason in {**load.missing, **c.conditions.missing}.items():
-            if getattr(c, field, getattr(load, field, None)) is None and field in ("sustained", "error", *FIELDS):
+            if getattr(c, field, getattr(load, field, None)) is None and (field in FIELDS or field == matmul):
                 absent.setdefault((FIELDS.get(field, field), reason), []).append(name(c))
     for (field, reason), names in absent.items():
         notes.append(f"{field} –: {reason}" + (f" ({', '.join(names)})" if len(names) < len(ceilings) else ""))
@@ -265,7 +263,7 @@ def _why_memory(ceilings: Sequence[Ceiling]) -> str | None:
     """One line on other processes, or on what pinned host memory gains here."""
     if others := _others(ceilings):
         return others
-    for kind in HOST:
+    for kind in ("host_to_device", "device_to_host", "host_bidirectional"):
         valid = [c for c in ceilings if c.kind == kind and c.invalid is None]
         rates = {c.conditions.notes.get("host_memory"): c.burst for c in valid}
         pinned, pageable = rates.get("pinned"), rates.get("pageable")

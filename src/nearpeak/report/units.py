@@ -41,6 +41,8 @@ def _absent(value: float | None) -> bool:
 
 def digits(value: float, whole: bool = False) -> str:
     """Three significant digits without an exponent between 0.001 and 1e6. whole: keep all digits before the point."""
+    if _absent(value):
+        return ABSENT
     if value == 0:
         return "0"
     if not 5e-4 <= abs(value) < 1e6:
@@ -76,7 +78,7 @@ def column(values: Iterable[float | None], unit: str) -> Scale:
 
 
 def flop_unit(precision: str | None) -> str:
-    """"OP" for integer products, else "FLOP"."""
+    """ "OP" for integer products, else "FLOP"."""
     return "OP" if (precision or "").startswith(("int", "uint")) else "FLOP"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from dataclasses import dataclass, field
+from itertools import pairwise
 from types import TracebackType
 
 from nearpeak.hardware.sensors import Sensors
@@ -127,8 +128,8 @@ def counter_slope(seen: list[tuple[float, float]]) -> float | None:
     Taken between the steps, the counter's lag and step size leave the result; from window edge to window edge they
     would be off by up to one step. None where it stepped less than twice or went backwards (a wrapped counter).
     """
-    steps = [(at, value) for (_, before), (at, value) in zip(seen, seen[1:], strict=False) if value != before]
-    if len(steps) < 2 or any(b[1] < a[1] for a, b in zip(steps, steps[1:], strict=False)):
+    steps = [(at, value) for (_, before), (at, value) in pairwise(seen) if value != before]
+    if len(steps) < 2 or any(b[1] < a[1] for a, b in pairwise(steps)):
         return None
     (first_at, first), (last_at, last) = steps[0], steps[-1]
     return (last - first) / (last_at - first_at)

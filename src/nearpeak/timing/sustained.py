@@ -31,7 +31,7 @@ class Settling:
 
 @dataclass(frozen=True)
 class Sustained:
-    """calls_per_s: median over the batches held; settle_s: seconds until the rate first was within 1 % of that."""
+    """calls_per_s: median over the batches held; settle_s: as `settle_seconds` says."""
 
     calls_per_s: float
     calls: int
@@ -67,10 +67,10 @@ def _settled(seconds: Sequence[float], wait: Settling) -> bool:
 
 
 def settle_seconds(batch_seconds: Sequence[float], calls: int, final_rate: float) -> float:
-    """Seconds until a batch's rate first came within 1 % of the final rate; 0 where the first batch already was."""
+    """Seconds to the end of the first batch whose rate is within 1 % of the final rate: one batch (0.25 s) at least."""
     elapsed = 0.0
     for seconds in batch_seconds:
-        if abs(calls / seconds / final_rate - 1) <= SETTLED_WITHIN:
-            return elapsed
         elapsed += seconds
+        if abs(calls / seconds / final_rate - 1) <= SETTLED_WITHIN:
+            break
     return elapsed

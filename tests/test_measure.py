@@ -34,6 +34,8 @@ def little_effort(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(matmul, "CPU_SHAPES", ((32, 16, 48), (64, 64, 64)))
     monkeypatch.setattr(matmul, "EMULATED_SHAPES", ((16, 16, 16),))
     monkeypatch.setattr("nearpeak.timing.sustained.BATCH_S", 0.01)
+    monkeypatch.setattr("nearpeak.ceilings.launch.WARM_UP_S", 0.01)
+    monkeypatch.setattr("nearpeak.ceilings.launch.TIMED_S", 0.05)
     for side, length in (("M", 64), ("N", 64), ("K", 512)):
         monkeypatch.setattr(f"nearpeak.ceilings.product_error.{side}", length)
     monkeypatch.setattr(bandwidth, "buffer_bytes", lambda bench, buffers: 2**20)

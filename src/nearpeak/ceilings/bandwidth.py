@@ -15,6 +15,8 @@ Kind = Literal[
     "memory_read", "memory_write", "memory_copy", "cache_read", "host_to_device", "device_to_host", "host_bidirectional"
 ]
 
+AT_LEAST = 20  # timings; no power cap cuts these trains short, and pageable memory needs that many for a steady median
+
 
 @dataclass(frozen=True)
 class Way:
@@ -32,7 +34,7 @@ def bandwidth_ceiling(
     """Burst of every way; the best one sustained as well. The invalidity is for the caller to judge."""
     label = kind.replace("_", " ")
     bench.progress(f"{label}, burst")
-    bursts = [(way, bench.burst(way.work)) for way in ways]
+    bursts = [(way, bench.burst(way.work, AT_LEAST)) for way in ways]
     way, burst = max(bursts, key=lambda pair: pair[0].bytes * pair[1].per_second)
     if not bench.quick:
         bench.progress(f"{label}, sustained")

@@ -38,7 +38,7 @@ class Effort:
 
 # Seen on an H200: after 0.6 s of rest a full matmul load ran 60 to 80 ms before its power cap lowered the clock, after
 # 0.1 s only 20 ms; the lower clock had settled within 1.5 s. Memory and links settle at once.
-GPU = Effort(0.6, 0.02, 0.04, 0.1, Settling(2.0, 5.0, 2.1), Settling(0.5, 2.0, 2.1), Settling(0.5, 2.0, 2.1))
+GPU = Effort(0.6, 0.02, 0.04, 0.1, Settling(1.5, 3.0, 2.1), Settling(0.5, 1.0, 2.1), Settling(0.5, 1.0, 2.1))
 GPU_QUICK = replace(GPU, sustained=None, again=None, memory=None)
 CPU = Effort(0.0, 0.2, 1.0, 0.8, Settling(1.5, 3.0, 2.1), Settling(1.0, 2.0, 2.1), Settling(1.0, 2.0, 2.1))
 CPU_QUICK = Effort(0.0, 0.1, 0.5, 0.2, None, None, None)
@@ -75,13 +75,13 @@ class Bench:
             return CPU_QUICK if self.quick else CPU
         return GPU_QUICK if self.quick else GPU
 
-    def burst(self, work: Work, samples: int | None = None) -> Burst:
-        """Median rate of single calls, timed in one short train after a warm-up."""
+    def burst(self, work: Work, at_least: int = 5) -> Burst:
+        """Median rate of single calls, timed in one short train of `at_least` so many after a warm-up."""
         effort = self.effort
         time.sleep(effort.rest)
         with SensorWindow(self.sensors, interval=0.01) as window:
             seconds = warm_up(work, self.torch_device, effort.warm_up)
-            count = samples or min(max(round(effort.burst / seconds), 5), 100)
+            count = min(max(round(effort.burst / seconds), at_least), 100)
             timings = time_calls(work, self.torch_device, count)
         return Burst(1 / median(timings), spread(timings), count, window.load())
 

@@ -11,11 +11,11 @@ from nearpeak.ceilings.bench import Bench, NotMeasured
 from nearpeak.records.ceiling import Ceiling, Conditions
 from nearpeak.timing.sensor_window import SensorWindow
 from nearpeak.timing.statistics import median, spread
-from nearpeak.timing.timer import synchronize
+from nearpeak.timing.timer import synchronize, warm_up
 
 METHOD = "launch/1"
-CALLS = 500  # a train long enough that waiting for its end does not count
-TRAINS = 30
+CALLS, GRAPH_CALLS = 500, 2000  # trains so long that starting one and waiting for its end does not count
+WARM_UP_S, TIMED_S = 0.5, 1.5  # a host needs a while to reach its clock, and is disturbed now and then
 
 
 def launch(bench: Bench) -> list[Ceiling]:
@@ -26,7 +26,7 @@ def launch(bench: Bench) -> list[Ceiling]:
         for _ in range(CALLS):
             one.add_(1)
 
-    return [_cost(bench, "launch", "torch add_ of one element, eager", train)]
+    return [_cost(bench, "launch", "torch add_ of one element, eager", train, CALLS)]
 
 
 def launch_graph(bench: Bench) -> list[Ceiling]:
@@ -38,18 +38,22 @@ def launch_graph(bench: Bench) -> list[Ceiling]:
     graph = torch.cuda.CUDAGraph()
     synchronize(bench.torch_device)
     with torch.cuda.device(bench.torch_device), torch.cuda.graph(graph):
-        for _ in range(CALLS):
+        for _ in range(GRAPH_CALLS):
             one.add_(1)
-    return [_cost(bench, "launch_graph", f"torch add_ of one element, {CALLS} in a CUDA graph", graph.replay)]
+    how = f"torch add_ of one element, {GRAPH_CALLS} in a CUDA graph"
+    return [_cost(bench, "launch_graph", how, graph.replay, GRAPH_CALLS)]
 
 
-def _cost(bench: Bench, kind: str, how: str, train: Callable[[], object]) -> Ceiling:
+def _cost(bench: Bench, kind: str, how: str, train: Callable[[], object], calls: int) -> Ceiling:
     bench.progress(kind.replace("_", " "))
     device = bench.torch_device
     # Slow sampling: the sensors' thread takes the interpreter from the thread that launches.
+    costs = []
     with SensorWindow(bench.sensors, interval=0.25) as window:
-        seconds = [_seconds(train, device) for _ in range(TRAINS + 3)][3:]
-    costs = [one / CALLS for one in seconds]
+        warm_up(train, device, WARM_UP_S)
+        start = time.perf_counter()
+        while time.perf_counter() - start < TIMED_S:
+            costs.append(_seconds(train, device) / calls)
     return Ceiling(
         kind=kind,  # type: ignore[arg-type]
         precision=None,

@@ -147,7 +147,7 @@ def commit() -> str | None:
     checkout = Path(__file__).resolve().parents[3]
     if not (checkout / ".git").exists():
         return None
-    call = ["git", "-C", str(checkout), "describe", "--always", "--dirty", "--abbrev=40"]
+    call = ["git", "-c", "safe.directory=*", "-C", str(checkout), "describe", "--always", "--dirty", "--abbrev=40"]
     try:
         return subprocess.run(call, capture_output=True, text=True, timeout=5).stdout.strip() or None
     except (OSError, subprocess.TimeoutExpired):

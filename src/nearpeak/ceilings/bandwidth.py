@@ -73,12 +73,12 @@ def bandwidth_ceiling(
 
 
 def buffer_bytes(bench: Bench, buffers: int) -> int:
-    """How large each of `buffers` arrays is: 4 GiB on a GPU, 1 GiB on a CPU, less where memory is short.
+    """How large each of `buffers` arrays is: 4 GiB on a GPU, 16 caches (512 MiB at least) on a CPU, or less.
 
     Always many times the last-level cache, so that the cache is cold whatever ran before. Raises MemoryError with the
     numbers where that cannot be.
     """
-    wanted = 2**30 if bench.is_cpu else 2**32
+    wanted = max(2**29, 16 * int(bench.device.cache.number or 0)) if bench.is_cpu else 2**32
     size = min(wanted, bench.free_bytes() // (buffers + 1)) // 2**20 * 2**20
     cache = int(bench.device.cache.number or 0)
     if size < max(8 * cache, 64 * 2**20):

@@ -41,7 +41,7 @@ class Effort:
 GPU = Effort(0.6, 0.02, 0.04, 0.1, Settling(1.5, 3.0, 2.1), Settling(0.5, 1.0, 2.1), Settling(0.5, 1.0, 2.1))
 GPU_QUICK = replace(GPU, sustained=None, again=None, memory=None)
 CPU = Effort(0.0, 0.2, 1.0, 0.8, Settling(1.5, 3.0, 2.1), Settling(1.0, 2.0, 2.1), Settling(1.0, 2.0, 2.1))
-CPU_QUICK = Effort(0.0, 0.1, 0.5, 0.2, None, None, None)
+CPU_QUICK = Effort(0.0, 0.1, 0.4, 0.2, None, None, None)
 
 
 @dataclass(frozen=True)

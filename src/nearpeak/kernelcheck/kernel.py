@@ -51,7 +51,7 @@ class Call(Protocol):
         ...
 
     def outputs(self) -> Tensors:
-        """The op's outputs after the work is done, by name: the tensors that were bound, or new ones a callable gave."""
+        """The op's outputs after the work is done, by name: the tensors bound, or new ones that a callable gave."""
         ...
 
     def seconds(self, samples: int) -> tuple[float, ...] | None:
@@ -67,5 +67,5 @@ class Kernel(Protocol):
     device: torch.device
 
     def bind(self, tensors: Tensors, sizes: Sizes) -> Call:
-        """Bind inputs and preallocated outputs, by the op's names. Raises UserError where the launch is not possible."""
+        """Bind inputs and preallocated outputs, by the op's names. Raises UserError where it cannot be launched."""
         ...

@@ -1,8 +1,11 @@
 """`nearpeak measure` against ten-line references of the same operations, in one run: measure, references, measure.
 
-Run on the GPU machine from the repository's root:  PYTHONPATH=src python benchmarks/measure_reference.py OUT_FOLDER
-Writes first.json and second.json (machine profiles), page.html, and reference.json: each ceiling ÷ its reference, and
-how far the two runs agree.
+Run on the GPU machine from the repository's root:
+
+    PYTHONPATH=src python benchmarks/measure_reference.py OUT_FOLDER COMMIT [KIND …]
+
+The kinds are those of the second run, all where none is named. Writes first.json and second.json (machine profiles),
+page.html, and reference.json: each ceiling ÷ its reference, and how far the two runs agree.
 """
 
 from __future__ import annotations
@@ -126,9 +129,10 @@ def references():
     return found
 
 
-def measure(out, page=None):
+def measure(out, page=None, kinds=()):
     start = time.perf_counter()
     command = [sys.executable, "-m", "nearpeak", "measure", "--out", str(out)]
+    command += [word for kind in kinds for word in ("--only", kind)]
     subprocess.run(command + (["--html", str(page)] if page else []), check=True, stderr=subprocess.DEVNULL)
     return json.loads(out.read_text()), time.perf_counter() - start
 
@@ -151,14 +155,14 @@ def main():
     profile, first_s = measure(folder / "first.json", folder / "page.html")
     reference = references()
     torch.cuda.empty_cache()
-    again, second_s = measure(folder / "second.json")
+    again, second_s = measure(folder / "second.json", kinds=sys.argv[3:])
     first, second = ceilings(profile), ceilings(again)
     rows = []
     for (kind, precision, memory), theirs in reference.items():
         for figure in ("burst", "sustained"):
             if theirs[figure] is None:
                 continue
-            ours, ours_again = first[kind, precision, memory][figure], second[kind, precision, memory][figure]
+            ours, ours_again = (run.get((kind, precision, memory), {}).get(figure) for run in (first, second))
             share = ours / theirs[figure]
             if kind.startswith("launch"):
                 share = 1 / share
@@ -172,15 +176,21 @@ def main():
                     "second": ours_again,
                     "reference": theirs[figure],
                     "share_of_reference": share,
-                    "second_by_first": ours_again / ours,
+                    "second_by_first": ours_again / ours if ours_again else None,
                 }
             )
             print(
                 f"{kind:18} {precision or memory or '':9} {figure:10} {ours:10.4g} {theirs[figure]:10.4g}"
-                f"  ours ÷ reference {share:6.3f}   second ÷ first {ours_again / ours:6.3f}"
+                f"  ours ÷ reference {share:6.3f}"
+                + (f"   second ÷ first {ours_again / ours:6.3f}" if ours_again else "")
             )
     print(f"measure took {first_s:.0f} and {second_s:.0f} s")
-    facts = {"command": "python " + " ".join(sys.argv), "machine": profile["machine"], "seconds": [first_s, second_s]}
+    facts = {
+        "command": "python " + " ".join(sys.argv),
+        "commit": sys.argv[2],
+        "machine": profile["machine"],
+        "seconds": [first_s, second_s],
+    }
     (folder / "reference.json").write_text(json.dumps({**facts, "rows": rows}, indent=1))
 
 

@@ -52,7 +52,7 @@ def device(kind: str = "cpu", architecture: str = "x86_64", **changes: object) -
         "units": 2,
         "memory": Reading(2**34, "B", "fake"),
         "memory_available": Reading(2**33, "B", "fake"),
-        "cache": Reading(2**20, "B", "fake"),
+        "cache": Reading(2**25, "B", "fake"),
     }
     for name in ("power_limit", "max_clock", "driver", "ecc", "link"):
         fields[name] = missing("", "not here")

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from nearpeak.hardware.cpu import CpuSensors, cpu_device, last_level_cache, max_clock, parse_cpuinfo
+from nearpeak.hardware.cpu import cpu_device, last_level_cache, max_clock, parse_cpuinfo
+from nearpeak.hardware.cpu_sensors import CpuSensors
 from nearpeak.hardware.host_memory import group_limit, host_memory
 
 X86 = """processor : 0
@@ -192,7 +193,7 @@ def rapl(root: Path, *starts: int, whole: int = 262_143_328_850) -> list[Path]:
 
 def test_power_and_energy_add_the_packages_and_only_them(tmp_path: Path) -> None:
     clock = Clock(rapl(tmp_path, 10**9, 2 * 10**9), watts=100, whole=262_143_328_850)
-    live = CpuSensors(tmp_path, clock.now, clock.wait)
+    live = CpuSensors((0, 1), tmp_path, clock.now, clock.wait)
     before = live.energy().number
     assert before == pytest.approx(3000.0)
     assert live.power().value == pytest.approx(200.0)
@@ -206,7 +207,7 @@ def test_power_and_energy_add_the_packages_and_only_them(tmp_path: Path) -> None
 
 def test_energy_goes_on_growing_when_the_counter_wraps(tmp_path: Path) -> None:
     clock = Clock(rapl(tmp_path, 900_000, whole=1_000_000), watts=1, whole=1_000_000)
-    live = CpuSensors(tmp_path, clock.now, clock.wait)
+    live = CpuSensors((0, 1), tmp_path, clock.now, clock.wait)
     before = live.energy().number
     clock.wait(0.5)
     after = live.energy().number
@@ -225,7 +226,7 @@ def test_no_permission_is_a_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         return real(self, *rest, **named)
 
     monkeypatch.setattr(Path, "read_text", locked)
-    live = CpuSensors(tmp_path)
+    live = CpuSensors((0, 1), tmp_path)
     assert live.energy().value is None
     assert "no permission" in (live.energy().reason or "")
     assert live.power().value is None
@@ -234,7 +235,7 @@ def test_no_permission_is_a_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 def test_a_counter_that_stands_still_is_not_zero_watts(tmp_path: Path) -> None:
     clock = Clock(rapl(tmp_path, 10**9), watts=0, whole=10**12)
-    reading = CpuSensors(tmp_path, clock.now, clock.wait).power()
+    reading = CpuSensors((0, 1), tmp_path, clock.now, clock.wait).power()
     assert reading.value is None
     assert "did not move" in (reading.reason or "")
 
@@ -242,33 +243,42 @@ def test_a_counter_that_stands_still_is_not_zero_watts(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["", "garbage", "-"])
 def test_an_odd_counter_is_a_reason(tmp_path: Path, text: str) -> None:
     rapl(tmp_path, 1)[0].write_text(text)
-    assert CpuSensors(tmp_path).energy().value is None
-    assert CpuSensors(tmp_path).power().value is None
+    assert CpuSensors((0, 1), tmp_path).energy().value is None
+    assert CpuSensors((0, 1), tmp_path).power().value is None
 
 
 def test_clock_from_cpufreq_else_from_cpuinfo(tmp_path: Path) -> None:
     write(tmp_path, "proc/cpuinfo", X86)
-    assert CpuSensors(tmp_path).clock().value == pytest.approx(2.5e9)
+    assert CpuSensors((0, 1), tmp_path).clock().value == pytest.approx(2.5e9)
     write(tmp_path, "sys/devices/system/cpu/cpu0/cpufreq/scaling_cur_freq", "3100000\n")
-    assert CpuSensors(tmp_path).clock().value == pytest.approx(3.1e9)
+    assert CpuSensors((0, 1), tmp_path).clock().value == pytest.approx(3.1e9)
+
+
+def test_the_clock_is_that_of_the_cores_that_may_be_used(tmp_path: Path) -> None:
+    """Two of many cores work: the idle ones' clock says nothing of them."""
+    write(tmp_path, "proc/cpuinfo", X86)
+    assert CpuSensors((1,), tmp_path).clock().value == pytest.approx(3e9)
+    for core in range(8):
+        write(tmp_path, f"sys/devices/system/cpu/cpu{core}/cpufreq/scaling_cur_freq", f"{3_900 - core}000\n")
+    assert CpuSensors((0,), tmp_path).clock().value == pytest.approx(3.9e9)
 
 
 def test_temperature_is_the_hottest_sensors(tmp_path: Path) -> None:
     write(tmp_path, "sys/class/hwmon/hwmon0/name", "nvme\n")
     write(tmp_path, "sys/class/hwmon/hwmon0/temp1_input", "99000\n")
-    assert CpuSensors(tmp_path).temperature().value is None
+    assert CpuSensors((0, 1), tmp_path).temperature().value is None
     write(tmp_path, "sys/class/hwmon/hwmon1/name", "coretemp\n")
     write(tmp_path, "sys/class/hwmon/hwmon1/temp1_input", "51000\n")
     write(tmp_path, "sys/class/hwmon/hwmon1/temp2_input", "54000\n")
-    assert CpuSensors(tmp_path).temperature().value == pytest.approx(54.0)
+    assert CpuSensors((0, 1), tmp_path).temperature().value == pytest.approx(54.0)
 
 
 @pytest.mark.parametrize("method", ["power", "energy", "clock", "temperature", "throttle_reasons", "processes"])
 def test_on_an_empty_machine_every_sensor_has_a_reason(tmp_path: Path, method: str) -> None:
-    reading = getattr(CpuSensors(tmp_path), method)()
+    reading = getattr(CpuSensors((0, 1), tmp_path), method)()
     assert reading.value is None
     assert reading.reason
-    assert getattr(CpuSensors(), method)() is not None
+    assert getattr(CpuSensors((0,)), method)() is not None
 
 
 def test_torch_is_not_imported(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,8 @@ from rich.console import Console
 
 from fake_nvml import FakeCard, FakeNvml, NVMLError, fake_torch, properties
 from nearpeak.cli.devices import devices as command
-from nearpeak.hardware.cpu import CpuSensors, cpu_device
+from nearpeak.hardware.cpu import cpu_device
+from nearpeak.hardware.cpu_sensors import CpuSensors
 from nearpeak.hardware.devices import VENDORS, Vendor, find_devices, select_devices, sensors_of
 from nearpeak.hardware.nvidia import nvidia_devices
 from nearpeak.hardware.nvidia_sensors import NvidiaSensors
@@ -49,7 +50,7 @@ def vendor(name: str, *found: Device, fault: Exception | None = None) -> Vendor:
             raise fault
         return found
 
-    return Vendor(name, find, lambda d: d.vendor == name, lambda d: CpuSensors())
+    return Vendor(name, find, lambda d: d.vendor == name, lambda d: CpuSensors((0,)))
 
 
 def test_gpus_in_torchs_order_then_the_unusable_then_the_cpu() -> None:

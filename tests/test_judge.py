@@ -13,6 +13,7 @@ from nearpeak.ceilings.precisions import precisions_of
 from nearpeak.ceilings.product_error import fp64_product, product_error, relative_error
 from nearpeak.ceilings.products import exactly, product, random_operand
 from nearpeak.hardware.catalogue import find_by_name
+from nearpeak.records.ceiling import Ceiling, Conditions
 from nearpeak.records.spec import Figure, Spec
 
 CPU = torch.device("cpu")
@@ -39,6 +40,12 @@ def test_spec_clock_of_the_matrix_units_is_not_the_highest_clock() -> None:
     assert spec_clock(rate("A100 SXM4 80 GB", "bf16"), spec("A100 SXM4 80 GB"), a100) == pytest.approx(1.41e9, rel=2e-3)
     fp32 = rate("H200 SXM 141 GB", "fp32")
     assert spec_clock(fp32, spec("H200 SXM 141 GB"), H200) == pytest.approx(1.98e9, rel=5e-3)
+
+
+def test_spec_clock_of_fp64_matrix_units() -> None:
+    """H200: 67 TFLOP/s is 132 × 256 × 1983 MHz."""
+    found = spec_clock(rate("H200 SXM 141 GB", "fp64", "fp64"), spec("H200 SXM 141 GB"), H200)
+    assert found == pytest.approx(1.983e9, rel=1e-3)
 
 
 def test_spec_clock_of_a_half_rate_card() -> None:
@@ -79,9 +86,14 @@ def test_an_unverified_spec_judges_nobody() -> None:
 
 def test_llm_c_851_a_cache_is_no_memory() -> None:
     """3530 GB/s "of memory" on an 864 GB/s L40S."""
-    assert impossible_bandwidth(3530e9, spec("L40S")) is not None
-    assert impossible_bandwidth(714e9, spec("L40S")) is None
-    assert impossible_bandwidth(3530e9, None) is None
+    assert impossible_bandwidth(memory_read(3530e9), spec("L40S")) is not None
+    assert impossible_bandwidth(memory_read(714e9), spec("L40S")) is None
+    assert impossible_bandwidth(memory_read(3530e9), None) is None
+
+
+def memory_read(rate: float) -> Ceiling:
+    conditions = Conditions(method="memory_read/1", how="a test", shape=(2**32,), samples=9)
+    return Ceiling("memory_read", None, None, 700e9, rate, "B/s", 0.01, None, None, conditions)
 
 
 def names(architecture: str) -> dict[str, str]:

@@ -32,10 +32,10 @@ def test_read_sum(n: int, loads: int, device: str) -> None:
 
 
 @pytest.mark.parametrize("n", [1, 1023, 5000])
-def test_write_ramp_writes_all_and_no_more(n: int, device: str) -> None:
+def test_write_random_writes_all_and_no_more(n: int, device: str) -> None:
     guarded = torch.full((n + 64,), -7, dtype=torch.int32, device=device)
-    memory.write_ramp(guarded[:n], 12345)
-    assert torch.equal(guarded[:n].cpu(), memory.write_ramp_reference(n, 12345))
+    memory.write_random(guarded[:n], 12345)
+    assert torch.equal(guarded[:n].cpu(), memory.write_random_reference(n, 12345))
     assert bool((guarded[n:] == -7).all())
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -14,13 +16,15 @@ import profiles
 from fake_sensors import FakeSensors, device
 from nearpeak.ceilings import bandwidth, bench, matmul, measure, profile_file
 from nearpeak.ceilings.bench import Bench, Effort, NotMeasured
-from nearpeak.ceilings.coverage import covers
+from nearpeak.ceilings.coverage import merged
 from nearpeak.cli import measure as command
 from nearpeak.cli.main import main
+from nearpeak.hardware.cpu import cpu_device
+from nearpeak.records.ceiling import Load
 from nearpeak.records.errors import UserError
 from nearpeak.records.machine_profile import MachineProfile
 from nearpeak.records.reading import Reading
-from nearpeak.timing.sustained import Settling
+from nearpeak.timing.sustained import Settling, Sustained
 
 SHORT = Settling(0.01, 0.05, 0.02)
 FULL = {"sustained": SHORT, "again": SHORT, "memory": SHORT}
@@ -103,7 +107,60 @@ def test_a_nan_product_is_no_ceiling(little_effort: None, monkeypatch: pytest.Mo
     monkeypatch.setattr("nearpeak.ceilings.product_error.product", lambda *_: lambda a, b: nan)
     [cpu] = measured(quick=True, kinds=("matmul",)).devices
     assert cpu.ceilings == ()
-    assert "not finite" in cpu.skipped["matmul"]
+    assert "not finite" in cpu.skipped["matmul fp32 (sums in fp32)"]
+
+
+@pytest.mark.parametrize("name", ["_bursts", "_sustained", "_ceiling"])
+def test_one_precision_that_fails_leaves_the_others(
+    little_effort: None, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """As a torch that lacks one product, or memory that runs out in one."""
+    works = getattr(matmul, name)
+
+    def fails(bench: Bench, one: object) -> object:
+        if "bf16" in str(one):
+            raise NotImplementedError('\n"addmm_impl_cpu_" not implemented')
+        return works(bench, one)
+
+    monkeypatch.setattr(matmul, name, fails)
+    [cpu] = measured(quick=False, kinds=("matmul",)).devices
+    assert {c.precision for c in cpu.ceilings} == {"fp64", "fp32", "fp16", "int8"}
+    assert cpu.skipped["matmul bf16 (sums in fp32)"] == '"addmm_impl_cpu_" not implemented'
+
+
+def test_a_compiler_that_fails_leaves_the_others(little_effort: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Triton without Python's headers: gcc fails, and that is no RuntimeError."""
+
+    def fails(bench: Bench) -> list[object]:
+        raise subprocess.CalledProcessError(1, "gcc")
+
+    monkeypatch.setitem(measure.CEILINGS, "memory_read", fails)  # type: ignore[arg-type]
+    [cpu] = measured(quick=True, kinds=("memory_read", "launch")).devices
+    assert [c.kind for c in cpu.ceilings] == ["launch"]
+    assert "CalledProcessError" in cpu.skipped["memory_read"]
+    assert "gcc" in cpu.skipped["memory_read"]
+
+
+def test_kernels_that_cannot_be_compiled_are_told_from_those_that_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    memory = pytest.importorskip("nearpeak.kernels.memory", reason="Triton exists for Linux only")
+
+    def fails(*_: object) -> None:
+        raise subprocess.CalledProcessError(1, "gcc")
+
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    assert bandwidth.memory_kernels(device) == (memory, None)
+    monkeypatch.setattr(memory, "read_sum", fails)
+    kernels, why = bandwidth.memory_kernels(device)
+    assert kernels is None
+    assert "gcc" in (why or "")
+
+
+def test_energy_is_mean_power_over_the_mean_rate() -> None:
+    """Batches of 0.1 and 0.3 s: their median is no mean."""
+    load = Load(seconds=2.5, energy_j=250.0)
+    held = Sustained(calls_per_s=10 / 0.1, calls=100, seconds=2.0, settle_s=0.1, wander=2.0, load=load)
+    joules, _ = bench.energy_per_unit(held, 8)
+    assert joules == pytest.approx(100.0 / (100 * 8 / 2.0))
 
 
 def test_sensors_are_in_the_conditions(little_effort: None) -> None:
@@ -182,11 +239,21 @@ def test_a_narrower_run_never_replaces_a_fuller_profile(
     assert kept.read_text() != before
 
 
-def test_covers() -> None:
-    full, quick = profiles.h200(), dataclasses.replace(profiles.h200(), devices=())
-    assert covers(full, full)
-    assert covers(full, quick)
-    assert not covers(quick, full)
+def test_devices_of_other_runs_are_kept() -> None:
+    """`--device cpu` first and the GPU later: the profile ends with both."""
+    cpu, gpu = profiles.cpu_only(), profiles.h200()
+    both, kept = merged(cpu, gpu)
+    assert [d.kind for d in both.devices] == ["gpu", "cpu"]
+    assert kept == (cpu.devices[0].id,)
+    again, kept = merged(both, both)
+    assert (again, kept) == (both, ())
+
+
+def test_a_half_rate_card_has_no_sheet_rate_for_fast_sums() -> None:
+    from nearpeak.hardware.catalogue import find_by_name
+
+    assert find_by_name("GeForce RTX 4090").rate("fp8", "fast") is None
+    assert find_by_name("H200 SXM 141 GB").rate("fp8", "fast") is not None
 
 
 def refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
@@ -254,10 +321,53 @@ def measured_cpu(factor: float) -> MachineProfile:
         dataclasses.replace(c, burst=c.burst * factor if c.burst and c.kind == "matmul" else c.burst)
         for c in cpu.ceilings
     )
-    return dataclasses.replace(profile, devices=(dataclasses.replace(cpu, ceilings=slower),))
+    here = cpu_device().name  # else it would be another machine's profile
+    return dataclasses.replace(profile, devices=(dataclasses.replace(cpu, name=here, ceilings=slower),))
 
 
-def test_debug_shows_the_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "argv", ["nearpeak", "--debug", "measure", "--device", "GPU-nope"])
-    with pytest.raises(UserError):
-        main()
+def test_debug_shows_the_traceback(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(monkeypatch, "measure", "--device", "GPU-nope", "--debug") == 2
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_page_and_profile_in_one_file(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    names = tmp_path / "one", tmp_path / "folder" / ".." / "one"
+    assert "Name two files" in refused(monkeypatch, capsys, "--device", "cpu", "--out", names[0], "--html", names[1])
+
+
+def test_what_was_measured_is_shown_though_it_cannot_be_saved(
+    own_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(*_: object) -> None:
+        raise UserError("cannot write x: No space left on device.")
+
+    monkeypatch.setattr(measure, "measure_machine", lambda *_: profiles.cpu_only())
+    monkeypatch.setattr(profile_file, "save", full)
+    assert run(monkeypatch, "measure", "--device", "cpu", "--json") == 2
+    text = capsys.readouterr()
+    assert json.loads(text.out)["devices"]
+    assert "No space left" in text.err
+
+
+def test_compare_with_another_machines_cpu(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Both are called "cpu"; the name tells them apart."""
+    profile = profiles.cpu_only()
+    [cpu] = profile.devices
+    other = dataclasses.replace(profile, devices=(dataclasses.replace(cpu, name="Cray-1"),))
+    profile_file.save(other, tmp_path / "cray.json")
+    assert "Cray-1" in refused(monkeypatch, capsys, "--device", "cpu", "--compare", tmp_path / "cray.json")
+
+
+@pytest.mark.parametrize("command", [("devices",), ("devices", "--json")])
+def test_a_terminal_without_unicode(command: tuple[str, ...]) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "nearpeak", *command],
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
+        capture_output=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout

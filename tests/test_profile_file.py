@@ -73,6 +73,11 @@ def edited(path: Path, change) -> Path:
     return path
 
 
+def test_a_name_longer_than_the_file_system_takes(tmp_path) -> None:
+    with pytest.raises(UserError, match="too long"):
+        files.check_writable(tmp_path / ("x" * 300))
+
+
 @pytest.mark.parametrize("make", [h200, cpu_only, bare_gpu, two_gpus])
 def test_round_trip(make, tmp_path) -> None:
     save(make(), tmp_path / "new folder" / "profile.json")

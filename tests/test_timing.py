@@ -103,6 +103,15 @@ def test_short_window_has_no_energy_and_says_why() -> None:
     assert "2 s" in load.missing["energy_j"]
 
 
+def test_short_window_has_no_power_and_says_why() -> None:
+    """The sensor lags: a burst of 40 ms on an H200 read 119 W while the card drew 700."""
+    with SensorWindow(FakeSensors({"power": lambda: 119.0})) as window:
+        time.sleep(0.04)
+    load = window.load()
+    assert load.power_w is None
+    assert "lag" in load.missing["power_w"]
+
+
 def test_dead_sensors_leave_reasons_and_no_zeros() -> None:
     with SensorWindow(FakeSensors()) as window:
         pass
@@ -129,9 +138,9 @@ def test_sustained_waits_until_the_rate_has_settled() -> None:
 
     ran = sustain(work, CPU, FakeSensors(), 0.005, Settling(at_least=1.5, at_most=4.0, hold=1.0))
     assert 30 < ran.calls_per_s <= 50
-    assert ran.load.seconds >= 0.45
+    assert 0 <= ran.wander < 1
 
 
 def test_settle_time_is_when_the_rate_first_came_within_one_percent() -> None:
-    assert settle_seconds([1.0, 1.1, 1.2, 1.25, 1.25], calls=10, final_rate=8.0) == pytest.approx(4.55)
-    assert settle_seconds([1.25, 1.25], calls=10, final_rate=8.0) == 1.25
+    assert settle_seconds([1.0, 1.1, 1.2, 1.25, 1.25], calls=10, final_rate=8.0, within=0.01) == pytest.approx(4.55)
+    assert settle_seconds([1.25, 1.25], calls=10, final_rate=8.0, within=0.01) == 1.25

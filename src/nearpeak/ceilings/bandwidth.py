@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any
 
 import torch
 
-from nearpeak.ceilings.bench import QUICK, Bench, energy_per_unit, limited_by
-from nearpeak.records.ceiling import Ceiling, Conditions
-from nearpeak.timing.timer import Work
-
-Kind = Literal[
-    "memory_read", "memory_write", "memory_copy", "cache_read", "host_to_device", "device_to_host", "host_bidirectional"
-]
+from nearpeak.ceilings.bench import QUICK, Bench, energy_per_unit, limited_by, why
+from nearpeak.records.ceiling import Ceiling, Conditions, Kind
+from nearpeak.timing.timer import Work, synchronize
 
 AT_LEAST = 20  # timings; no power cap cuts these trains short, and pageable memory needs that many for a steady median
 
@@ -64,12 +60,26 @@ def bandwidth_ceiling(
             burst=burst.load,
             sustained=held.load if held else None,
             settle_s=held.settle_s if held else None,
+            wander=held.wander if held else None,
             limited_by=limited_by(held),
             other_processes=bench.other_processes(),
             notes=notes or {},
             missing=missing,
         ),
     )
+
+
+def memory_kernels(device: torch.device) -> tuple[Any, str | None]:
+    """Our Triton kernels (nearpeak.kernels.memory), or None and why: it may be missing, or lack a C compiler."""
+    try:
+        from nearpeak.kernels import memory
+
+        words = torch.zeros(memory.BLOCK, dtype=torch.int32, device=device)
+        memory.read_sum(words, torch.empty_like(words[:1]), 1)
+        synchronize(device)
+    except Exception as error:
+        return None, why(error)
+    return memory, None
 
 
 def buffer_bytes(bench: Bench, buffers: int) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -24,7 +24,7 @@ class Effort:
 
     rest            idle before a burst, so that its clock is not yet held down by what ran before
     burst           length of the timed train; longest_call: a shape whose single product takes longer is left out
-    sustained       from cool; again: another shape of the same product right after, the card still hot
+    sustained       after a rest; again: another shape of the same product right after, the card still hot
     """
 
     rest: float
@@ -38,9 +38,9 @@ class Effort:
 
 # Seen on an H200: after 0.6 s of rest a full matmul load ran 60 to 80 ms before its power cap lowered the clock, after
 # 0.1 s only 20 ms; the lower clock had settled within 1.5 s. Memory and links settle at once.
-GPU = Effort(0.6, 0.02, 0.04, 0.1, Settling(1.5, 3.0, 2.1), Settling(0.5, 1.0, 2.1), Settling(0.5, 1.0, 2.1))
+GPU = Effort(0.6, 0.02, 0.04, 0.1, Settling(1.5, 3.0, 2.1), Settling(1.0, 1.0, 2.1), Settling(1.0, 1.0, 2.1))
 GPU_QUICK = replace(GPU, sustained=None, again=None, memory=None)
-CPU = Effort(0.0, 0.2, 1.0, 0.8, Settling(1.5, 3.0, 2.1), Settling(1.0, 2.0, 2.1), Settling(1.0, 2.0, 2.1))
+CPU = Effort(0.0, 0.2, 1.0, 0.8, Settling(1.5, 3.0, 2.1), Settling(1.0, 1.0, 2.1), Settling(1.0, 1.0, 2.1))
 CPU_QUICK = Effort(0.0, 0.1, 0.4, 0.2, None, None, None)
 
 
@@ -89,6 +89,8 @@ class Bench:
         """The rate once clock and power have settled; None where they are not waited for."""
         if wait is None:
             return None
+        if wait is self.effort.sustained:
+            time.sleep(self.effort.rest)
         return sustain(work, self.torch_device, self.sensors, seconds_per_call, wait)
 
     def other_processes(self) -> tuple[str, ...] | None:
@@ -100,7 +102,8 @@ class Bench:
         if self.is_cpu:
             return int((self.device.memory_available.number or self.device.memory.number or 2**31) / 3)
         free, _ = torch.cuda.mem_get_info(self.torch_device)
-        return int(free) + int(torch.cuda.memory_reserved(self.torch_device))
+        kept = torch.cuda.memory_reserved(self.torch_device) - torch.cuda.memory_allocated(self.torch_device)
+        return int(free) + int(kept)  # what torch's own store holds unused is free to torch alone
 
 
 def limited_by(held: Sustained | None) -> str | None:
@@ -114,13 +117,29 @@ def energy_per_unit(held: Sustained | None, units_per_call: int) -> tuple[float 
         return None, "energy needs a sustained run"
     if held.load.energy_j is None:
         return None, held.load.missing["energy_j"]
-    # The rate and the counter's slope are both means over the window, so the window's length cancels.
-    return held.load.energy_j / held.load.seconds / (held.calls_per_s * units_per_call), None
+    # Mean power ÷ mean rate: the sensors' window and the batches in it differ in length by part of a batch.
+    return held.load.energy_j / held.load.seconds / (held.calls * units_per_call / held.seconds), None
 
 
 class NotMeasured(Exception):
     """This ceiling cannot be had on this device; the text says why."""
 
 
+@dataclass(frozen=True)
+class Skipped:
+    """One ceiling of several that could not be had; the others stand."""
+
+    what: str
+    why: str
+
+
+def why(error: Exception) -> str:
+    """An error in one line; its type is named where its text alone would say little."""
+    text = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
+    if isinstance(error, NotMeasured | MemoryError | ArithmeticError | RuntimeError) and text:
+        return text
+    return f"{type(error).__name__}: {text}".rstrip(": ")
+
+
 QUICK = "--quick does not wait until the clock has settled"
-Measure = Callable[[Bench], list[Ceiling]]
+Measure = Callable[[Bench], Sequence[Ceiling | Skipped]]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from nearpeak.ceilings.bandwidth import Way, bandwidth_ceiling, random_words
+from nearpeak.ceilings.bandwidth import Way, bandwidth_ceiling, memory_kernels, random_words
 from nearpeak.ceilings.bench import Bench, NotMeasured
 from nearpeak.records.ceiling import Ceiling
 
@@ -36,15 +36,14 @@ def _on_cpu(bench: Bench, size: int) -> Way:
 
 
 def _on_gpu(bench: Bench, size: int) -> Way:
-    try:
-        from nearpeak.kernels.memory import BLOCK, read_sum_cached
-    except ImportError as error:
-        raise NotMeasured(f"reading past the first-level cache needs Triton: {error}") from error
-    tile = BLOCK * 8 * 4
+    kernels, why_not = memory_kernels(bench.torch_device)
+    if kernels is None:
+        raise NotMeasured(f"reading past the first-level cache needs Triton: {why_not}")
+    tile = kernels.BLOCK * 8 * 4
     words = random_words(max(size // tile, 1) * tile, bench.torch_device)
     programs = (bench.device.units or 64) * PROGRAMS_PER_UNIT
     partial = torch.empty(programs, dtype=torch.int32, device=bench.torch_device)
-    total = read_sum_cached(words, partial, 1)
+    total = kernels.read_sum_cached(words, partial, 1)
     shape = (words.numel() * 4,)
     how = "triton sum past the first-level cache"
-    return Way(how, shape, total * ROUNDS, lambda: read_sum_cached(words, partial, ROUNDS))
+    return Way(how, shape, total * ROUNDS, lambda: kernels.read_sum_cached(words, partial, ROUNDS))

@@ -8,6 +8,7 @@ from typing import Literal
 
 from nearpeak.records.ceiling import Ceiling, Load
 from nearpeak.records.change import Change
+from nearpeak.records.device import Device
 from nearpeak.records.errors import UserError
 from nearpeak.records.machine_profile import DeviceProfile, MachineProfile
 from nearpeak.records.reading import Reading
@@ -18,7 +19,8 @@ FIGURES: tuple[Figure, ...] = ("burst", "sustained", "error", "energy")
 GPU_FLOOR = 0.03
 """A GPU's burst and sustained rates repeat within 1 to 2 % from run to run; 3 % leaves that and a little room."""
 CPU_FLOOR = 0.15
-"""A CPU shares caches, memory and boost clock with all else on the machine: its rates move by 10 % and more."""
+"""A CPU shares caches, memory and boost clock with all else on the machine: its rates move by 10 % and more. So do a
+GPU's figures that the host makes: eager launches, and pageable copies."""
 SAME_CLOCK = 0.02
 """A clock within 2 % of the other run's explains nothing."""
 PROPORTION = 0.05
@@ -32,24 +34,25 @@ def compare(old: MachineProfile, new: MachineProfile) -> tuple[Change, ...]:
 
     Raises UserError where they have no device in common.
     """
-    check_same_machine(old, [d.id for d in new.devices], [d.name for d in new.devices])
-    before, now = {d.id: d for d in old.devices}, {d.id: d for d in new.devices}
-    changes = [c for d in now.values() if d.id in before for c in _Pair(before[d.id], d, old, new).changes()]
-    changes += [c for d in before.values() if d.id not in now for c in _alone(d, gone=True)]
-    return tuple(changes + [c for d in now.values() if d.id not in before for c in _alone(d, gone=False)])
+    check_same_machine(old, new.devices)
+    before, now = {_identity(d): d for d in old.devices}, {_identity(d): d for d in new.devices}
+    changes = [c for i, d in now.items() if i in before for c in _Pair(before[i], d, old, new).changes()]
+    changes += [c for i, d in before.items() if i not in now for c in _alone(d, gone=True)]
+    return tuple(changes + [c for i, d in now.items() if i not in before for c in _alone(d, gone=False)])
 
 
-def check_same_machine(old: MachineProfile, device_ids: Iterable[str], names: Iterable[str] = ()) -> None:
-    """Before measuring: is any device of `device_ids` in the old profile? `names`, in that order, only for the message.
-
-    Raises UserError naming both sides' devices where there is none.
-    """
-    ids, known = list(device_ids), list(names)
-    if {d.id for d in old.devices} & set(ids):
+def check_same_machine(old: MachineProfile, devices: Iterable[Device | DeviceProfile]) -> None:
+    """Before measuring: is any of `devices` in the old profile? Raises UserError naming both sides' where none is."""
+    here = list(devices)
+    if {_identity(d) for d in old.devices} & {_identity(d) for d in here}:
         return
-    theirs = ", ".join(f"{d.name} ({d.id})" for d in old.devices) or "no device"
-    ours = ", ".join(f"{known[i]} ({x})" if i < len(known) else x for i, x in enumerate(ids)) or "no device"
+    theirs, ours = (", ".join(f"{d.name} ({d.id})" for d in side) or "no device" for side in (old.devices, here))
     raise UserError(f"the profiles have no device in common: the old one is of {theirs}; the new one is of {ours}.")
+
+
+def _identity(d: Device | DeviceProfile) -> tuple[str, str]:
+    """A GPU's id is its own. Every machine's CPU is "cpu": there the name must agree too."""
+    return d.id, d.name if d.kind == "cpu" else ""
 
 
 def regressed(changes: Iterable[Change]) -> bool:
@@ -62,7 +65,6 @@ class _Pair:
 
     def __init__(self, before: DeviceProfile, now: DeviceProfile, old: MachineProfile, new: MachineProfile) -> None:
         self.before, self.now, self.old, self.new = before, now, old, new
-        self.floor = CPU_FLOOR if now.kind == "cpu" else GPU_FLOOR
 
     def changes(self) -> Iterator[Change]:
         then, now = _by_key(self.before), _by_key(self.now)
@@ -95,7 +97,8 @@ class _Pair:
             ratio, beyond = None, new != old
         else:
             ratio = new / old
-            beyond = abs(ratio - 1) > max(a.spread or 0.0, b.spread or 0.0, self.floor)
+            floor = CPU_FLOOR if self.now.kind == "cpu" or _by_the_host(b) else GPU_FLOOR
+            beyond = abs(ratio - 1) > max(a.spread or 0.0, b.spread or 0.0, floor)
         lower_is_better = figure in ("error", "energy") or b.unit == "s"
         worse = new > old if lower_is_better else new < old
         because = self._because(a, b, figure, ratio) if beyond else ""
@@ -115,7 +118,8 @@ class _Pair:
         rate = None if ratio is None else 1 / ratio if b.unit == "s" else ratio
         causes = [*_method(a, b), *_clock(*loads, rate if figure in ("burst", "sustained") else None)]
         if figure != "error":  # an error is of the arithmetic: clocks, power and neighbours do not touch it
-            causes += [*_throttle(*loads), *_others(a, b), *self._devices(("power_limit", "ecc", "link"))]
+            causes += [*_throttle(*loads), *_others(a, b), *self._cores()]
+            causes += self._devices(("power_limit", "ecc", "link"))
         causes += self._devices(("driver",))
         for name in ("torch", "triton", "cuda"):
             then, now = self.old.machine.versions.get(name), self.new.machine.versions.get(name)
@@ -130,6 +134,10 @@ class _Pair:
                 words = "ECC" if field == "ecc" else field.replace("_", " ")
                 found.append(f"{words} changed from {_text(then)} to {_text(now)}")
         return found
+
+    def _cores(self) -> list[str]:
+        then, now = self.before.device.units, self.now.device.units
+        return [f"cores changed from {then} to {now}"] if then and now and then != now else []
 
 
 def _alone(d: DeviceProfile, gone: bool) -> Iterator[Change]:
@@ -149,6 +157,11 @@ def _by_key(d: DeviceProfile) -> dict[tuple[str, str | None, str | None, str | N
         if key not in found or (found[key].invalid is not None and c.invalid is None):
             found[key] = c
     return found
+
+
+def _by_the_host(c: Ceiling) -> bool:
+    """Whether the host's own speed decides the figure, though it is a GPU's."""
+    return c.kind == "launch" or c.conditions.notes.get("host_memory") == "pageable"
 
 
 def _notes(c: Ceiling) -> dict[str, str]:

@@ -6,9 +6,9 @@ from itertools import cycle
 
 import torch
 
-from nearpeak.ceilings.bandwidth import Kind, Way, bandwidth_ceiling, random_words
+from nearpeak.ceilings.bandwidth import Way, bandwidth_ceiling, random_words
 from nearpeak.ceilings.bench import Bench, NotMeasured
-from nearpeak.records.ceiling import Ceiling
+from nearpeak.records.ceiling import Ceiling, Kind
 
 METHOD = "host_transfer/1"
 SIZE = 2**28  # 256 MiB: far past what a driver stages, and quick to pin

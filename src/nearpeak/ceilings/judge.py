@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from nearpeak.ceilings.precisions import compute_capability
+from nearpeak.records.ceiling import Ceiling
 from nearpeak.records.device import Device
 from nearpeak.records.spec import Rate, Spec
 
@@ -25,7 +26,7 @@ _FLOP_PER_CLOCK = {
     (10, 3): (8192, 256),
     (12, 0): (1024, 256),
 }
-_RELATIVE_TO_HALF = {"tf32": 0.5, "fp16": 1.0, "bf16": 1.0, "fp8": 2.0, "int8": 2.0}
+_RELATIVE_TO_HALF = {"fp64": 1 / 16, "tf32": 0.5, "fp16": 1.0, "bf16": 1.0, "fp8": 2.0, "int8": 2.0}
 
 
 def spec_clock(rate: Rate, spec: Spec, device: Device) -> float | None:
@@ -40,18 +41,12 @@ def spec_clock(rate: Rate, spec: Spec, device: Device) -> float | None:
     if rate.unit == "vector" and rate.precision == "fp32":
         per_clock = float(vector)
     elif rate.unit == "matrix" and rate.precision in _RELATIVE_TO_HALF:
-        per_clock = matrix * _RELATIVE_TO_HALF[rate.precision] / (2 if _half_rate(spec) else 1)
+        per_clock = matrix * _RELATIVE_TO_HALF[rate.precision] / (2 if spec.half_rate else 1)
     else:
         return None
     clock = rate.figure.value / (device.units * per_clock)
     # Outside this range the table does not fit the card (a binned part, a rate counted otherwise): better none.
     return clock if 0.8e9 <= clock <= 3.5e9 else None
-
-
-def _half_rate(spec: Spec) -> bool:
-    """Whether fp16 products with fp32 accumulation run at half the rate of those with fp16 accumulation."""
-    full, half = spec.rate("fp16", "fp16"), spec.rate("fp16", "fp32")
-    return full is not None and half is not None and full.figure.value > 1.5 * half.figure.value
 
 
 def impossible_matmul(
@@ -77,8 +72,9 @@ def impossible_matmul(
     )
 
 
-def impossible_bandwidth(measured: float, spec: Spec | None) -> str | None:
-    """Why this memory rate in B/s cannot be, or None."""
+def impossible_bandwidth(ceiling: Ceiling, spec: Spec | None) -> str | None:
+    """Why this memory ceiling cannot be, or None."""
+    measured = max(ceiling.burst or 0.0, ceiling.sustained or 0.0)
     figure = spec.memory_bandwidth if spec is not None else None
     if figure is None or figure.provenance == "unverified" or measured <= figure.value * ROUNDING_MARGIN:
         return None

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import cycle
 
 import torch
 
-from nearpeak.ceilings.bench import QUICK, Bench, Burst, energy_per_unit, limited_by
+from nearpeak.ceilings.bench import QUICK, Bench, Burst, Skipped, energy_per_unit, limited_by, why
 from nearpeak.ceilings.judge import impossible_matmul, spec_clock
 from nearpeak.ceilings.precisions import Precision, precisions_of
 from nearpeak.ceilings.product_error import product_error
@@ -43,22 +45,50 @@ class _Product:
         return max(self.bursts.items(), key=lambda item: flop(item[0]) * item[1].per_second)
 
 
-def measure(bench: Bench) -> list[Ceiling]:
-    """Bursts of all precisions first, while the device is cool; then each held until clock and power settle."""
-    found = []
-    for precision in present(bench):
-        bench.progress(f"matmul {precision.name} (sums in {precision.accumulate}), burst")
-        found.append(_Product(precision, _bursts(bench, precision), {}))
-    for one in found:
-        if not bench.quick and not one.precision.emulated:
-            bench.progress(f"matmul {one.precision.name} (sums in {one.precision.accumulate}), sustained")
-            one.sustained.update(_sustained(bench, one))
-    return [_ceiling(bench, one) for one in found]
+def measure(bench: Bench) -> list[Ceiling | Skipped]:
+    """Bursts of all precisions first, while the device is cool; then each held until clock and power settle.
+
+    A precision that is absent, or that fails, is skipped with its reason; the others stand.
+    """
+    found: list[Ceiling | Skipped] = []
+    bursts, held = [], []
+    for precision in precisions_of(bench.device):
+        if reason := left_out(precision, bench.quick):
+            found.append(Skipped(label(precision), reason))
+            continue
+        bench.progress(f"{label(precision)}, burst")
+        with _or_skip(precision, found):
+            bursts.append(_Product(precision, _bursts(bench, precision), {}))
+    for one in bursts:
+        with _or_skip(one.precision, found):
+            if not bench.quick and not one.precision.emulated:
+                bench.progress(f"{label(one.precision)}, sustained")
+                one.sustained.update(_sustained(bench, one))
+            held.append(one)
+    for one in held:
+        with _or_skip(one.precision, found):
+            found.append(_ceiling(bench, one))
+    return found
 
 
-def present(bench: Bench) -> list[Precision]:
-    """The precisions to measure. Those done without units of their own are left out with --quick: they are slow."""
-    return [p for p in precisions_of(bench.device) if p.absent is None and not (bench.quick and p.emulated)]
+def label(precision: Precision) -> str:
+    return f"matmul {precision.name} (sums in {precision.accumulate})"
+
+
+def left_out(precision: Precision, quick: bool) -> str | None:
+    """Why a precision is not measured, or None. Those without units of their own are slow: not with --quick."""
+    if precision.absent is None and quick and precision.emulated:
+        return f"--quick leaves out what is emulated: {precision.emulated}"
+    return precision.absent
+
+
+@contextmanager
+def _or_skip(precision: Precision, found: list[Ceiling | Skipped]) -> Iterator[None]:
+    """An error inside becomes a Skipped: a library without one product must not cost the others."""
+    try:
+        yield
+    except Exception as error:
+        found.append(Skipped(label(precision), why(error)))
 
 
 def flop(shape: Shape) -> int:
@@ -88,7 +118,7 @@ def _bursts(bench: Bench, precision: Precision) -> dict[Shape, Burst]:
 
 
 def _sustained(bench: Bench, one: _Product) -> dict[Shape, Sustained]:
-    """The shapes that were best in bursts, held one after the other. The first settles from cool, the next from hot."""
+    """The shapes that were best in bursts, one after the other. The first settles after a rest, the next from hot."""
     ranked = sorted(one.bursts, key=lambda shape: flop(shape) * one.bursts[shape].per_second, reverse=True)
     wait, held = bench.effort.sustained, {}
     for shape in ranked[: 1 if bench.is_cpu else SUSTAINED_SHAPES]:
@@ -159,6 +189,7 @@ def _ceiling(bench: Bench, one: _Product) -> Ceiling:
             burst=burst.load,
             sustained=held.load if held else None,
             settle_s=next(iter(one.sustained.values())).settle_s if one.sustained else None,
+            wander=held.wander if held else None,
             limited_by=limited_by(held),
             emulated=precision.emulated,
             other_processes=bench.other_processes(),

@@ -23,8 +23,7 @@ from nearpeak.ceilings import (
     memory_read,
     memory_write,
 )
-from nearpeak.ceilings.bench import Bench, Measure, NotMeasured
-from nearpeak.ceilings.precisions import precisions_of
+from nearpeak.ceilings.bench import Bench, Measure, Skipped, why
 from nearpeak.hardware.sensors import Sensors
 from nearpeak.records.ceiling import Ceiling
 from nearpeak.records.device import Device
@@ -68,15 +67,16 @@ def measure_machine(
 def _measure_device(bench: Bench, kinds: Sequence[str]) -> DeviceProfile:
     ceilings: list[Ceiling] = []
     skipped: dict[str, str] = {}
-    if "matmul" in kinds:
-        skipped |= _left_out(bench)
     for kind in kinds:
         try:
             with _on(bench.torch_device):
-                ceilings += CEILINGS[kind](bench)
-        except (NotMeasured, MemoryError, ArithmeticError, RuntimeError) as error:
-            # RuntimeError is what torch raises, out of memory among others. One ceiling that fails leaves the others.
-            skipped[kind] = str(error).splitlines()[0] if str(error) else type(error).__name__
+                for found in CEILINGS[kind](bench):
+                    if isinstance(found, Skipped):
+                        skipped[found.what] = found.why
+                    else:
+                        ceilings.append(found)
+        except Exception as error:  # torch, Triton and its compilers raise all sorts; one that fails leaves the others
+            skipped[kind] = why(error)
         gc.collect()
         if not bench.is_cpu:
             torch.cuda.empty_cache()
@@ -92,16 +92,6 @@ def _measure_device(bench: Bench, kinds: Sequence[str]) -> DeviceProfile:
         tuple(ceilings),
         skipped,
     )
-
-
-def _left_out(bench: Bench) -> dict[str, str]:
-    """Precisions that are not measured, and why."""
-    reasons = {}
-    for p in precisions_of(bench.device):
-        why = p.absent or (bench.quick and p.emulated and f"--quick leaves out what is emulated: {p.emulated}")
-        if why:
-            reasons[f"matmul {p.name} (sums in {p.accumulate})"] = why
-    return reasons
 
 
 def _on(device: torch.device) -> AbstractContextManager[object]:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import io
+import os
 import sys
+import traceback
 
 import click
 
@@ -36,43 +39,40 @@ class LazyGroup(click.Group):
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="nearpeak")
-@click.option("--debug", is_flag=True, help="Show the traceback of an error.")
-@click.pass_context
-def cli(ctx: click.Context, debug: bool) -> None:
+@click.option("--debug", is_flag=True, help="Show the traceback of an error; may stand anywhere.")
+def cli(debug: bool) -> None:
     """What your devices can sustain, and how close each run came to it. No network is used.
 
     Example: nearpeak measure --quick
     """
-    ctx.obj = {"debug": debug}
 
 
 def main() -> None:
     """Exit codes: 0 done; 1 the tool failed; 2 the user's input is wrong; 3 done, but a check did not hold."""
     from nearpeak.records.errors import UserError
 
-    debug = "--debug" in sys.argv[1:]
+    arguments = [word for word in sys.argv[1:] if word != "--debug"]
+    debug = arguments != sys.argv[1:]
+    if sys.stdout is None:  # closed by the caller
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115
+    elif isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # "?" for what a terminal's encoding lacks, and no traceback
     try:
-        code = cli.main(prog_name="nearpeak", standalone_mode=False)
+        code = cli.main(arguments, prog_name="nearpeak", standalone_mode=False)
         sys.exit(code if isinstance(code, int) else 0)
     except click.exceptions.Exit as stop:
         sys.exit(stop.exit_code)
-    except click.Abort:
-        _fail("stopped by Ctrl-C", 130)
-    except click.ClickException as error:
-        if debug:
-            raise
-        error.show()
-        sys.exit(2)
-    except UserError as error:
-        if debug:
-            raise
-        _fail(str(error), 2)
-    except KeyboardInterrupt:
+    except (click.Abort, KeyboardInterrupt):
         _fail("stopped by Ctrl-C", 130)
     except Exception as error:
         if debug:
-            raise
-        _fail(f"{type(error).__name__}: {error} (nearpeak --debug … shows where)", 1)
+            traceback.print_exc()
+        if isinstance(error, click.ClickException):
+            error.show()
+            sys.exit(2)
+        if isinstance(error, UserError):
+            _fail(str(error), 2)
+        _fail(f"{type(error).__name__}: {error} (--debug shows where)", 1)
 
 
 def _fail(text: str, code: int) -> None:

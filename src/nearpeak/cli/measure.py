@@ -5,27 +5,18 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 import click
+
+from nearpeak.records.ceiling import Kind
 
 if TYPE_CHECKING:
     from nearpeak.records.machine_profile import MachineProfile
 
-KINDS = (
-    "matmul",
-    "memory_read",
-    "memory_write",
-    "memory_copy",
-    "cache_read",
-    "host_to_device",
-    "device_to_host",
-    "host_bidirectional",
-    "launch",
-    "launch_graph",
-)
+KINDS: tuple[str, ...] = get_args(Kind)
 A_CHECK_DID_NOT_HOLD = 3
 
 
@@ -57,7 +48,9 @@ def measure(
     from nearpeak.ceilings.measure import describe_machine, measure_machine
     from nearpeak.hardware.catalogue import find_spec
     from nearpeak.hardware.devices import find_devices, select_devices, sensors_of
-    from nearpeak.records.files import check_writable
+    from nearpeak.records.errors import UserError
+    from nearpeak.records.files import check_writable, write_text_atomically
+    from nearpeak.report.measure_page import page
 
     here = find_devices()
     chosen = select_devices(here, wanted)
@@ -66,16 +59,23 @@ def measure(
     old = profile_file.load(old_file) if old_file else None
     # Whatever would fail after minutes of measuring fails now.
     if old:
-        comparison.check_same_machine(old, [d.id for d in chosen])
+        comparison.check_same_machine(old, chosen)
     for file in filter(None, (target, html)):
         check_writable(file)
+    if html and html.resolve() == target.resolve():
+        raise UserError(f"the page and the machine profile would both be written to {html}. Name two files.")
 
     work = [(device, sensors_of(device), find_spec(device)) for device in chosen]
     with progress_line() as progress:
         profile = measure_machine(work, kinds or KINDS, quick, machine, progress)
-    print(_keep(profile, target, asked=out is not None), file=sys.stderr)
     changes = comparison.compare(old, profile) if old else ()
-    _show(profile, as_json, html)
+    try:
+        print(_keep(profile, target, asked=out is not None), file=sys.stderr)
+        if html:
+            write_text_atomically(html, page(profile))
+            print(f"Page: {html}", file=sys.stderr)
+    finally:  # a disk that has filled up meanwhile must not cost what took minutes to measure
+        _show(profile, as_json)
     if old:
         from nearpeak.report import comparison_table
 
@@ -84,33 +84,27 @@ def measure(
 
 
 def _keep(profile: MachineProfile, target: Path, asked: bool) -> str:
-    """Save the profile. In its usual place a fuller one is never replaced by a narrower one (--quick, --only)."""
+    """Save the profile. In its usual place what it holds of other devices, or more of these, is kept (see coverage)."""
     from nearpeak.ceilings import profile_file
-    from nearpeak.ceilings.coverage import covers
+    from nearpeak.ceilings.coverage import merged
     from nearpeak.records.errors import UserError
 
     if not asked and target.exists():
-        try:
-            kept = profile_file.load(target)
-        except UserError:
-            kept = None  # damaged, or of an older schema: of no use to anyone
-        if kept and not covers(profile, kept):
-            return f"{target} holds a fuller profile and is kept; --out FILE saves this one"
+        # a file that is damaged, or of an older schema, is of no use to anyone
+        with suppress(UserError):
+            both, kept = merged(profile_file.load(target), profile)
+            if all(device.id in kept for device in profile.devices):
+                return f"{target} holds a fuller profile and is kept; --out FILE saves this one"
+            profile = both
     profile_file.save(profile, target)
     return f"Machine profile: {target}"
 
 
-def _show(profile: MachineProfile, as_json: bool, html: Path | None) -> None:
-    if html:
-        from nearpeak.records.files import write_text_atomically
-        from nearpeak.report.measure_page import page
-
-        write_text_atomically(html, page(profile))
-        print(f"Page: {html}", file=sys.stderr)
+def _show(profile: MachineProfile, as_json: bool) -> None:
     if as_json:
         from nearpeak.ceilings.profile_file import to_json
 
-        print(to_json(profile))
+        print(to_json(profile), end="")
         return
     from nearpeak.report import measure_table
 

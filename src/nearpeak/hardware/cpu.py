@@ -6,12 +6,10 @@ import os
 import platform
 from pathlib import Path
 
-from nearpeak.hardware.cpu_sensors import CpuSensors, rapl_zones
+from nearpeak.hardware.cpu_sensors import rapl_zones
 from nearpeak.hardware.host_memory import host_memory
 from nearpeak.records.device import Device
 from nearpeak.records.reading import Reading, missing
-
-__all__ = ["CpuSensors", "allowed_cores", "cpu_device", "last_level_cache", "parse_cpuinfo"]
 
 # Those that decide which precisions a CPU has.
 FEATURES = (

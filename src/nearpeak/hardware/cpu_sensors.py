@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from nearpeak.records.reading import Reading, missing
@@ -15,15 +16,19 @@ SHORTEST_S = 0.02
 
 
 class CpuSensors:
-    """Sensors of the CPU. No method raises. `root` replaces "/", `now` (seconds) and `wait` the clock, in tests."""
+    """Sensors of the CPU. No method raises. `cores` are those whose clock counts: others may idle while these work.
+
+    `root` replaces "/", `now` (seconds) and `wait` the clock, in tests.
+    """
 
     def __init__(
         self,
+        cores: Sequence[int],
         root: Path = Path("/"),
         now: Callable[[], float] = time.monotonic,
         wait: Callable[[float], None] = time.sleep,
     ) -> None:
-        self._root, self._now, self._wait = root, now, wait
+        self._cores, self._root, self._now, self._wait = cores, root, now, wait
         self._zones = rapl_zones(root)
         self._last_raw: dict[Path, int] = {}
         self._joules = 0.0
@@ -72,13 +77,14 @@ class CpuSensors:
 
     def clock(self) -> Reading:
         """Hz, the median over the cores, now."""
-        folders = sorted((self._root / "sys/devices/system/cpu").glob("cpu[0-9]*/cpufreq/scaling_cur_freq"))
-        found = [f for path in folders if (f := _whole(path))]
+        folder = self._root / "sys/devices/system/cpu"
+        found = [f for core in self._cores if (f := _whole(folder / f"cpu{core}/cpufreq/scaling_cur_freq"))]
         if found:
             return Reading(statistics.median(found) * 1e3, "Hz", "cpufreq: scaling_cur_freq, median of the cores")
-        listed = [mhz for line in _lines(self._root / "proc/cpuinfo") if (mhz := _megahertz(line))]
-        if listed:
-            return Reading(statistics.median(listed) * 1e6, "Hz", "/proc/cpuinfo: cpu MHz, median of the cores")
+        listed = _megahertz(_lines(self._root / "proc/cpuinfo"))
+        known = [mhz for core in self._cores if (mhz := listed.get(core))]
+        if known:
+            return Reading(statistics.median(known) * 1e6, "Hz", "/proc/cpuinfo: cpu MHz, median of the cores")
         return missing("Hz", "the kernel gives no CPU clock", "cpufreq")
 
     def temperature(self) -> Reading:
@@ -109,14 +115,17 @@ def rapl_zones(root: Path = Path("/")) -> tuple[Path, ...]:
     return tuple(f for f in folders if f.name.count(":") == 1 and "".join(_lines(f / "name")).startswith("package"))
 
 
-def _megahertz(line: str) -> float | None:
-    key, _, value = line.partition(":")
-    if key.strip() != "cpu MHz":
-        return None
-    try:
-        return float(value) or None
-    except ValueError:
-        return None
+def _megahertz(cpuinfo: list[str]) -> dict[int, float]:
+    """Core number to MHz; x86 lists both for each core."""
+    found, core = {}, -1
+    for line in cpuinfo:
+        key, _, value = line.partition(":")
+        with suppress(ValueError):
+            if key.strip() == "processor":
+                core = int(value)
+            elif key.strip() == "cpu MHz":
+                found[core] = float(value)
+    return found
 
 
 def _whole(path: Path) -> int | None:

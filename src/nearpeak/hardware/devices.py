@@ -10,7 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
-from nearpeak.hardware.cpu import CpuSensors, cpu_device
+from nearpeak.hardware.cpu import allowed_cores, cpu_device
+from nearpeak.hardware.cpu_sensors import CpuSensors
 from nearpeak.hardware.nvidia import nvidia_devices
 from nearpeak.hardware.nvidia_sensors import NvidiaSensors
 from nearpeak.hardware.sensors import Sensors
@@ -32,7 +33,7 @@ class Vendor:
 
 VENDORS = (
     Vendor("NVIDIA", nvidia_devices, lambda d: d.kind == "gpu" and d.vendor == "NVIDIA", NvidiaSensors),
-    Vendor("CPU", lambda: (cpu_device(),), lambda d: d.kind == "cpu", lambda d: CpuSensors()),
+    Vendor("CPU", lambda: (cpu_device(),), lambda d: d.kind == "cpu", lambda d: CpuSensors(allowed_cores())),
 )
 
 

@@ -26,6 +26,7 @@ class Declaration:
     args       names of the op's tensors and sizes in the order that the kernel takes them; a tensor may stand as
                tensormap(a, 64, 128, swizzle128). Sizes are passed as 32-bit integers
     require    an expression that the sizes must satisfy; None where every size is valid
+    layout     of an op that has several ("arrays", "structures")
     constants, launch   Triton's constexprs, and num_warps, num_stages
     line       1-based line of the declaration in its file; 0 where it came from flags
     """
@@ -38,6 +39,7 @@ class Declaration:
     shared: str = "0"
     args: tuple[str, ...] = ()
     require: str | None = None
+    layout: str | None = None
     constants: Mapping[str, int] = field(default_factory=dict)
     launch: Mapping[str, int] = field(default_factory=dict)
     line: int = 0

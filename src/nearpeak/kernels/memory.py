@@ -26,11 +26,12 @@ def _sum_kernel(x, partial, n, BLOCK: tl.constexpr, LOADS: tl.constexpr):
 
 @triton.jit
 def _fill_kernel(y, n, seed, BLOCK: tl.constexpr, STORES: tl.constexpr):
-    """y[i] = i xor seed, as int32."""
+    """y[i] = a number that looks random: the index and the seed, multiplied and folded, as int32."""
     start = tl.program_id(0).to(tl.int64) * (BLOCK * STORES)
     for i in tl.static_range(STORES):
         offsets = start + i * BLOCK + tl.arange(0, BLOCK)
-        tl.store(y + offsets, offsets.to(tl.int32) ^ seed, mask=offsets < n)
+        mixed = (offsets.to(tl.int32) ^ seed) * 0x2C1B3C6D
+        tl.store(y + offsets, (mixed ^ (mixed >> 15)) * 0x297A2D39, mask=offsets < n)
 
 
 @triton.jit
@@ -63,15 +64,16 @@ def read_sum_reference(x: torch.Tensor, loads: int = 8) -> torch.Tensor:
     return padded.view(count, -1).sum(1).to(torch.int32)  # conversion keeps the low 32 bits, as wrapping does
 
 
-def write_ramp(y: torch.Tensor, seed: int, stores: int = 4) -> None:
-    """Write y (1-D int32): y[i] = i xor seed. No two neighbours alike, so no memory compression can help."""
+def write_random(y: torch.Tensor, seed: int, stores: int = 1) -> None:
+    """Write y (1-D int32) with numbers that look random, so that no compression helps and the power is that of data."""
     count = partial_count(y.numel(), stores)
     _fill_kernel[(count,)](y, y.numel(), seed, BLOCK=BLOCK, STORES=stores, num_warps=8)
 
 
-def write_ramp_reference(n: int, seed: int) -> torch.Tensor:
-    """What `write_ramp` writes."""
-    return torch.arange(n, dtype=torch.int64).to(torch.int32) ^ seed
+def write_random_reference(n: int, seed: int) -> torch.Tensor:
+    """What `write_random` writes."""
+    mixed = (torch.arange(n, dtype=torch.int32) ^ seed) * 0x2C1B3C6D
+    return (mixed ^ (mixed >> 15)) * 0x297A2D39
 
 
 def read_sum_cached(x: torch.Tensor, partial: torch.Tensor, rounds: int, loads: int = 8) -> int:

@@ -25,7 +25,7 @@ class Load:
 
     seconds        length of the window
     clock_hz       median clock of the multiprocessors (or cores); clock_max_hz the highest seen
-    power_w        mean power; energy_j only over windows of 2 s and more
+    power_w        mean power, over windows of 0.5 s and more; energy_j over those of 2 s and more
     energy_scope   what the energy covers ("device", "module (CPU + GPU)"), and how it was had
     throttle       reasons the driver gave for holding the clock back, empty when none
     """
@@ -51,7 +51,8 @@ class Conditions:
     sustained_shape  likewise for the sustained figure
     samples          how many timings the burst's median and spread come from
     burst, sustained what the sensors said meanwhile
-    settle_s         seconds under load until the rate had come within 1 % of its final value
+    settle_s         seconds under load until the rate had come within 1 % (or its wander) of its final value
+    wander           how far the quarter-seconds of the sustained window lie apart, (slowest ÷ fastest) − 1
     limited_by       what held the sustained figure down, as the driver names it
     emulated         why this precision is slow here (no such units), else None
     other_processes  other users of the device; None where it cannot be known
@@ -67,6 +68,7 @@ class Conditions:
     burst: Load | None = None
     sustained: Load | None = None
     settle_s: float | None = None
+    wander: float | None = None
     limited_by: str | None = None
     emulated: str | None = None
     other_processes: tuple[str, ...] | None = None

@@ -41,7 +41,11 @@ def check_writable(path: Path | str) -> None:
 def _target(path: Path | str) -> Path:
     """Where `path` leads, links followed. Raises UserError where something other than a plain file is in the way."""
     target = Path(os.path.realpath(path))
-    if target.exists() and not target.is_file():
+    try:
+        in_the_way = target.exists() and not target.is_file()
+    except OSError as error:  # a name longer than the file system takes
+        raise UserError(f"cannot write {path}: {error.strerror or error}. Name a file that can be written.") from error
+    if in_the_way:
         what = "a folder" if target.is_dir() else "no plain file"
         raise UserError(f"cannot write {path}: it is {what}. Name a file.")
     return target

@@ -13,7 +13,7 @@ SCHEMA = "nearpeak.machine-profile/1"
 
 @dataclass(frozen=True)
 class Machine:
-    """Where and how a profile was made. `id` is a digest of the device ids and the CPU's name: no host name is kept."""
+    """Where and how a profile was made. `id` is a digest of all devices' ids and names: no host name is kept."""
 
     id: str
     system: str

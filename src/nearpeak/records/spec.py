@@ -66,8 +66,17 @@ class Spec:
     def rate(self, precision: str, accumulate: str) -> Rate | None:
         """The fastest unit's rate for this product, or None where the sheet has none.
 
-        accumulate "fast" (fp8 sums kept in the unit's own, narrower accumulator) stands under fp32 on the sheets.
+        accumulate "fast" (fp8 sums kept in the unit's own, narrower accumulator) stands under fp32 on the sheets, but
+        for cards that halve their rate for fp32 sums: what theirs is for "fast" no sheet says.
         """
+        if accumulate == "fast" and self.half_rate:
+            return None
         wanted = precision, "fp32" if accumulate == "fast" else accumulate
         fitting = [r for r in self.rates if (r.precision, r.accumulate) == wanted]
         return max(fitting, key=lambda r: r.figure.value, default=None)
+
+    @property
+    def half_rate(self) -> bool:
+        """Whether fp16 products with fp32 sums run at half the rate of those with fp16 sums, as on GeForce cards."""
+        full, half = self.rate("fp16", "fp16"), self.rate("fp16", "fp32")
+        return full is not None and half is not None and full.figure.value > 1.5 * half.figure.value

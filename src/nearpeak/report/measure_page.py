@@ -168,6 +168,7 @@ def _remarks(c: Ceiling, load: Load, first: bool) -> Iterable[str]:
     else:
         yield from [f"limited by {how.limited_by}"] if how.limited_by else []
         yield from [f"settled in {units.seconds(how.settle_s)}"] if how.settle_s is not None else []
+        yield from [f"quarter-seconds {units.percent(how.wander)} apart"] if how.wander is not None else []
     if load.throttle is not None:
         yield f"throttle reasons: {', '.join(load.throttle) or 'none'}"
     if load.clock_max_hz is not None and load.clock_max_hz != load.clock_hz:

@@ -13,6 +13,7 @@ from nearpeak.records.ceiling import Load
 from nearpeak.records.reading import Reading
 from nearpeak.timing.statistics import median
 
+POWER_AT_LEAST_S = 0.5  # a card's power sensor lags by about 0.1 s: seen on an H200, 119 W in a burst that drew 700
 ENERGY_AT_LEAST_S = 2.0  # below this the counter's own step (about 0.1 s) is too large a part of the window
 
 
@@ -79,11 +80,15 @@ class SensorWindow:
                 missing[name] = samples.reason
         if self._throttle_reason is not None:
             missing["throttle"] = self._throttle_reason
+        watts = sum(self._power.values) / len(self._power.seen) if self._power.seen else None
+        if watts is not None and self._seconds < POWER_AT_LEAST_S:
+            watts = None
+            missing["power_w"] = f"a window of {self._seconds:.2f} s; the sensor lags and needs {POWER_AT_LEAST_S:g} s"
         return Load(
             seconds=self._seconds,
             clock_hz=median(self._clock.values) if self._clock.seen else None,
             clock_max_hz=max(self._clock.values) if self._clock.seen else None,
-            power_w=sum(self._power.values) / len(self._power.seen) if self._power.seen else None,
+            power_w=watts,
             temperature_c=max(self._temperature.values) if self._temperature.seen else None,
             throttle=tuple(sorted(self._throttle)) if self._throttle_reason is None else None,
             energy_j=joules,

@@ -31,11 +31,16 @@ class Settling:
 
 @dataclass(frozen=True)
 class Sustained:
-    """calls_per_s: median over the batches held; settle_s: as `settle_seconds` says."""
+    """calls_per_s: median over the batches held, `calls` calls in `seconds`; settle_s: as `settle_seconds` says.
+
+    wander: how far the held batches lie apart, (slowest ÷ fastest) − 1. A rate that never settles shows here.
+    """
 
     calls_per_s: float
     calls: int
+    seconds: float
     settle_s: float
+    wander: float
     load: Load
 
 
@@ -54,7 +59,9 @@ def sustain(work: Work, device: torch.device, sensors: Sensors, seconds_per_call
     finally:
         running.close()  # type: ignore[attr-defined]
     rate = calls / median(held)
-    return Sustained(rate, calls * len(held), settle_seconds(settling + held, calls, rate), window.load())
+    wander = max(held) / min(held) - 1
+    settle = settle_seconds(settling + held, calls, rate, within=max(SETTLED_WITHIN, wander))
+    return Sustained(rate, calls * len(held), sum(held), settle, wander, window.load())
 
 
 def _settled(seconds: Sequence[float], wait: Settling) -> bool:
@@ -66,11 +73,14 @@ def _settled(seconds: Sequence[float], wait: Settling) -> bool:
     return elapsed >= wait.at_least and steady
 
 
-def settle_seconds(batch_seconds: Sequence[float], calls: int, final_rate: float) -> float:
-    """Seconds to the end of the first batch whose rate is within 1 % of the final rate: one batch (0.25 s) at least."""
+def settle_seconds(batch_seconds: Sequence[float], calls: int, final_rate: float, within: float) -> float:
+    """Seconds to the end of the first batch whose rate is `within` of the final rate: one batch (0.25 s) at least.
+
+    within  1 %, or as far as the rate goes on wandering where that is more
+    """
     elapsed = 0.0
     for seconds in batch_seconds:
         elapsed += seconds
-        if abs(calls / seconds / final_rate - 1) <= SETTLED_WITHIN:
+        if abs(calls / seconds / final_rate - 1) <= within:
             break
     return elapsed

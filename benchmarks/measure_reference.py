@@ -111,6 +111,16 @@ def launches():
     yield "launch_graph", 1000, graph.replay
 
 
+def seconds_on_host(work, calls):
+    work()
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    for _ in range(10):
+        work()
+    torch.cuda.synchronize()
+    return (time.perf_counter() - start) / 10 / calls
+
+
 def references():
     found = {}
     for precision, flop, work in products():
@@ -119,13 +129,7 @@ def references():
     for kind, memory, size, work in transfers():
         found[kind, None, memory] = {"burst": size / burst(work), "sustained": size / sustained(work)}
     for kind, calls, work in launches():
-        work()
-        torch.cuda.synchronize()
-        start = time.perf_counter()
-        for _ in range(10):
-            work()
-        torch.cuda.synchronize()
-        found[kind, None, None] = {"burst": (time.perf_counter() - start) / 10 / calls, "sustained": None}
+        found[kind, None, None] = {"burst": seconds_on_host(work, calls), "sustained": None}
     return found
 
 

@@ -15,6 +15,7 @@ from nearpeak.timing.timer import synchronize, warm_up
 
 METHOD = "launch/1"
 CALLS, REPLAYS = 1000, 5  # trains so long that starting one and waiting for its end does not count
+PLACES = 8  # addresses, 1 MiB apart
 UNDISTURBED = 0.1  # the share of trains that set the figure: whatever else a host does only ever adds to a cost
 WARM_UP_S, TIMED_S, QUICK_S = 0.5, 1.5, 0.3  # a host needs a while to reach its clock, and is disturbed now and then
 
@@ -31,10 +32,24 @@ def launch(bench: Bench) -> list[Ceiling]:
 
 
 def launch_graph(bench: Bench) -> list[Ceiling]:
-    """The same inside one CUDA graph: seconds from one kernel's start to the next."""
+    """The same inside one CUDA graph: seconds from one kernel's start to the next.
+
+    Each kernel loads and stores one element, so the way from the multiprocessor to where that element lies in the
+    last-level cache is part of the cost: several addresses are tried, and the best one counts.
+    """
     if bench.is_cpu:
         raise NotMeasured("CUDA graphs are for GPUs")
-    one = torch.zeros(1, device=bench.torch_device)
+    how = f"torch add_ of one element, {CALLS} in a CUDA graph, best of {PLACES} addresses"
+    elements = torch.zeros(PLACES, 2**18, device=bench.torch_device)
+    found = [
+        _cost(bench, "launch_graph", how, _replays(bench, element[:1]), REPLAYS * CALLS, 1 / PLACES)
+        for element in elements
+    ]
+    return [min(found, key=lambda ceiling: ceiling.burst or 0.0)]
+
+
+def _replays(bench: Bench, one: torch.Tensor) -> Callable[[], object]:
+    """One replay after the other: the host prepares the next while the device runs this one."""
     one.add_(1)
     graph = torch.cuda.CUDAGraph()
     synchronize(bench.torch_device)
@@ -42,23 +57,22 @@ def launch_graph(bench: Bench) -> list[Ceiling]:
         for _ in range(CALLS):
             one.add_(1)
 
-    def train() -> None:  # one replay after the other: the host prepares the next while the device runs this one
+    def train() -> None:
         for _ in range(REPLAYS):
             graph.replay()
 
-    how = f"torch add_ of one element, {CALLS} in a CUDA graph"
-    return [_cost(bench, "launch_graph", how, train, REPLAYS * CALLS)]
+    return train
 
 
-def _cost(bench: Bench, kind: str, how: str, train: Callable[[], object], calls: int) -> Ceiling:
+def _cost(bench: Bench, kind: str, how: str, train: Callable[[], object], calls: int, part: float = 1.0) -> Ceiling:
     bench.progress(kind.replace("_", " "))
     device = bench.torch_device
     # Slow sampling: the sensors' thread takes the interpreter from the thread that launches.
     costs = []
     with SensorWindow(bench.sensors, interval=0.25) as window:
-        warm_up(train, device, WARM_UP_S)
+        warm_up(train, device, WARM_UP_S * part)
         start = time.perf_counter()
-        while time.perf_counter() - start < (QUICK_S if bench.quick else TIMED_S):
+        while time.perf_counter() - start < (QUICK_S if bench.quick else TIMED_S) * part:
             costs.append(_seconds(train, device) / calls)
     return Ceiling(
         kind=kind,  # type: ignore[arg-type]

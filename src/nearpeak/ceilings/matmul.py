@@ -71,6 +71,11 @@ def measure(bench: Bench) -> list[Ceiling | Skipped]:
     return found
 
 
+def burst_of(bench: Bench, precision: Precision) -> Ceiling:
+    """The burst of one precision alone, for who needs no more."""
+    return _ceiling(bench, _Product(precision, _bursts(bench, precision), {}))
+
+
 def label(precision: Precision) -> str:
     return f"matmul {precision.name} (sums in {precision.accumulate})"
 

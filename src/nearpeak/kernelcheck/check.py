@@ -1,0 +1,294 @@
+"""The whole check of one kernel: load it, is it right, how fast, how fast could it be, and why is it not."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from nearpeak.kernelcheck.kernel import Declaration, Sizes, Tensors
+from nearpeak.kernelcheck.source import Source, read_source
+from nearpeak.records.errors import UserError
+from nearpeak.records.outcome import SCHEMA, Energy, Gap, Outcome
+
+if TYPE_CHECKING:
+    from nearpeak.kernelcheck.explain import Explanation
+    from nearpeak.kernelcheck.fast import Speed
+    from nearpeak.kernelcheck.kernel import Kernel
+    from nearpeak.kernelcheck.limit import Limit
+    from nearpeak.kernelcheck.op import Op
+    from nearpeak.kernelcheck.verdict import Verdict
+    from nearpeak.records.machine_profile import DeviceProfile
+
+Progress = Callable[[str], None]
+
+# What is looked at where the user names no sizes: large enough to leave the caches, quick enough on a CPU.
+DEFAULT_SIZE = {"gpu": 4096, "cpu": 512}
+DEFAULT_LENGTH = {"gpu": 2**28, "cpu": 2**22}
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the user asked for. flags: keys of a declaration, as text; they win over the file's own."""
+
+    file: str
+    flags: Mapping[str, Any] = field(default_factory=dict)
+    shape: str | None = None
+    accumulate: str | None = None
+    reference: str | None = None
+    inputs: tuple[str, ...] = ()
+    output: str | None = None
+    device: str | None = None
+    unordered: bool = False
+
+
+def check_kernel(request: Request, progress: Progress = lambda text: None) -> Outcome:
+    """Everything that can be said of the kernel on this machine. Raises UserError for what the user can put right.
+
+    Without a GPU, OpenCL and Triton kernels run on the CPU; CUDA kernels are compiled and analysed, not run.
+    """
+    from nearpeak.hardware.devices import find_devices, select_devices
+    from nearpeak.kernelcheck.load import declaration_of
+
+    source = read_source(request.file)
+    declaration = declaration_of(source, request.flags)
+    [device] = select_devices(find_devices(), [request.device] if request.device else [])[:1]
+    on_gpu = device.kind == "gpu"
+    if source.language == "Triton" and not on_gpu:
+        os.environ["TRITON_INTERPRET"] = (
+            "1"  # read when Triton is first imported, which is later, in this process alone
+        )
+    op = op_of(request, declaration)
+    sizes = sizes_of(op, request.shape, "gpu" if on_gpu else "cpu")
+    if source.language == "CUDA" and not on_gpu:
+        return _analysed_only(request, source, declaration, op, sizes)
+    return _Check(request, source, declaration, op, sizes, device.id, progress).outcome()
+
+
+def op_of(request: Request, declaration: Declaration) -> Op:
+    """The op by name, or the user's own function. Raises UserError where neither is given."""
+    from nearpeak.kernelcheck.ops import find_op, load_function, op_of_function
+
+    if request.reference:
+        if not request.inputs or not request.output or not request.shape:
+            raise UserError("--reference needs --input 'x=m, n' for each input, --output 'y=m, n' and --shape m=…,n=…")
+        names = [part.partition("=")[0].strip() for part in request.shape.split(",")]
+        return op_of_function(load_function(request.reference), names, request.inputs, request.output)
+    if declaration.op is None:
+        raise UserError(
+            f"{request.file} does not say what it computes: give --op matmul (or another), or --reference file.py:fn"
+        )
+    return find_op(declaration.op, declaration.layout)
+
+
+def sizes_of(op: Op, shape: str | None, kind: str) -> dict[str, int]:
+    """The sizes asked for, or usual ones. Raises UserError for a wrong count or no numbers."""
+    from nearpeak.kernelcheck.ops import parse_shape
+
+    if shape is not None:
+        return parse_shape(op, ",".join(part.partition("=")[2] or part for part in shape.split(",")))
+    if len(op.sizes) == 1:
+        return {op.sizes[0]: DEFAULT_LENGTH[kind]}
+    small = {"batch": 2, "heads": 8, "head_dim": 64, "length": DEFAULT_SIZE[kind] // 4}
+    return {name: small.get(name, DEFAULT_SIZE[kind]) for name in op.sizes}
+
+
+@dataclass
+class _Check:
+    """One kernel on one device, step by step."""
+
+    request: Request
+    source: Source
+    declaration: Declaration
+    op: Op
+    sizes: Sizes
+    device_id: str
+    progress: Progress
+
+    def outcome(self) -> Outcome:
+        import torch
+
+        from nearpeak.hardware.devices import find_devices
+        from nearpeak.kernelcheck.load import load_kernel
+        from nearpeak.kernelcheck.right import check
+
+        here = next(d for d in find_devices() if d.id == self.device_id)
+        self.progress("compiling")
+        device = torch.device(here.torch_name or "cpu")
+        kernel = load_kernel(self.request.file, self.request.flags, device)
+        verdict = check(
+            kernel,
+            self.op,
+            self.sizes,
+            accumulate=self.request.accumulate,
+            unordered=self.request.unordered,
+            progress=self.progress,
+        )
+        broken = any(finding.check in ("crash", "launch") for finding in verdict.findings)
+        interpreted = kernel.language == "Triton" and device.type == "cpu"  # its time says nothing
+        if broken or interpreted:
+            speed, profile, limit = None, None, None
+        else:
+            speed, profile = self._speed(kernel, here)
+            limit = self._limit(profile)
+        why = None if broken or self.source.language != "CUDA" else self._why(profile, speed, limit)
+        return outcome_of(
+            self.request, self.source, self.declaration, self.op, self.sizes, here.name, verdict, speed, limit, why
+        )
+
+    def _speed(self, kernel: Kernel, here: Any) -> tuple[Speed, DeviceProfile]:
+        import torch
+
+        from nearpeak.ceilings.bench import Bench
+        from nearpeak.ceilings.products import exactly
+        from nearpeak.hardware.catalogue import find_spec
+        from nearpeak.hardware.devices import sensors_of
+        from nearpeak.kernelcheck.draws import draw
+        from nearpeak.kernelcheck.fast import time_kernel
+        from nearpeak.kernelcheck.needed_ceilings import measure_needed
+        from nearpeak.kernelcheck.rounding import default_accumulate
+
+        precision = self.declaration.precision
+        sums = self.request.accumulate or default_accumulate(precision)
+        inputs = draw(self.op, self.sizes, precision, "normal", torch.Generator(kernel.device))
+        out = self.op.output
+        empty = torch.empty(out.shape(self.sizes), dtype=out.dtype(precision), device=kernel.device)
+        call = kernel.bind({**inputs, out.name: empty}, self.sizes)
+        sensors = sensors_of(here)
+        with exactly(precision, sums):
+            library = _library(self.op, inputs, self.sizes)
+            speed = time_kernel(
+                call, library, kernel.device, sensors, cache_bytes=here.cache.number, progress=self.progress
+            )
+        del call, library, inputs, empty
+        self.progress("this device's ceilings")
+        bench = Bench(here, kernel.device, sensors, find_spec(here), quick=True, progress=self.progress)
+        return speed, measure_needed(bench, precision, sums)
+
+    def _limit(self, profile: DeviceProfile) -> Limit:
+        from nearpeak.kernelcheck.limit import limit_of
+
+        return limit_of(self.op, self.sizes, self.declaration.precision, profile, accumulate=self.request.accumulate)
+
+    def _why(self, profile: DeviceProfile | None, speed: Speed | None, limit: Limit | None) -> Explanation | None:
+        from nearpeak.kernelcheck.explain import chip_of, explain
+
+        chip = chip_of(profile) if profile else None
+        if chip is None or speed is None or speed.refused:
+            return None
+        self.progress("tracing")
+        rate = self.op.flop(self.sizes) / limit.flop_seconds if limit and limit.flop_seconds else None
+        return explain(self.source, self.declaration, self.op, self.sizes, chip, speed.kernel.warm, limit, rate)
+
+
+def _library(op: Op, inputs: Tensors, sizes: Sizes) -> Callable[[], object] | None:
+    """The library's function on these inputs; None where torch has none for the precision."""
+    try:
+        op.library(inputs, sizes)
+    except (RuntimeError, NotImplementedError):
+        return None
+    return lambda: op.library(inputs, sizes)
+
+
+def _analysed_only(
+    request: Request, source: Source, declaration: Declaration, op: Op, sizes: dict[str, int]
+) -> Outcome:
+    from nearpeak.kernelcheck.explain import ASSUMED, ASSUMED_NAME, explain
+
+    if request.shape is None:
+        sizes = sizes_of(op, None, "gpu")
+    why = explain(source, declaration, op, sizes, ASSUMED)
+    return outcome_of(request, source, declaration, op, sizes, ASSUMED_NAME, None, None, None, why)
+
+
+def outcome_of(
+    request: Request,
+    source: Source,
+    declaration: Declaration,
+    op: Op,
+    sizes: Sizes,
+    device: str,
+    verdict: Verdict | None,
+    speed: Speed | None,
+    limit: Limit | None,
+    why: Explanation | None,
+) -> Outcome:
+    """Facts into one record; nothing is measured here."""
+    from nearpeak.kernelcheck.limit import share_of
+
+    got: dict[str, float | None] = {}
+    best: dict[str, float | None] = {}
+    share: dict[str, float | None] = {}
+    reason: dict[str, str] = {}
+    seconds = speed.kernel.warm if speed and not speed.refused else None
+    work = {"flop_per_s": op.flop(sizes), "bytes_per_s": op.bytes(sizes, declaration.precision)}
+    for name, amount in work.items():
+        if not amount:
+            continue
+        got[name] = amount / seconds if seconds else None
+        best[name] = amount / limit.seconds if limit and limit.seconds else None
+        share[name], fault = share_of(limit, seconds) if limit and seconds else (None, _why_no_time(verdict, speed))
+        if fault:
+            reason[name] = fault
+    energy = None
+    if speed and speed.energy_j is not None:
+        energy = Energy(
+            speed.energy_j, speed.energy_j / (op.flop(sizes) or work["bytes_per_s"]), speed.energy_scope or ""
+        )
+    causes = why.advice.causes if why else ()
+    now = seconds or (max(why.advice.bounds.most, 0.0) if why and why.advice.bounds else None)
+    gap = tuple(Gap(c.name, now - c.seconds[1]) for c in causes if now and now > c.seconds[1])
+    return Outcome(
+        schema=SCHEMA,
+        command="kernel check",
+        device=device,
+        got=got,
+        limit=best,
+        share=share,
+        reason=reason,
+        energy=energy,
+        memory_bytes=op.footprint(sizes, declaration.precision),
+        gap=gap,
+        result={
+            "file": str(source.path),
+            "kernel": declaration.kernel,
+            "language": source.language,
+            "op": op.name,
+            "precision": declaration.precision,
+            "sizes": dict(sizes),
+            "right": verdict.right and not (speed and speed.refused) if verdict else None,
+            "verdict": dataclasses.asdict(verdict) if verdict else None,
+            "speed": dataclasses.asdict(speed) if speed else None,
+            "share_of_library": speed.library.warm / seconds if speed and speed.library and seconds else None,
+            "limit": dataclasses.asdict(limit) if limit else None,
+            "why": _why_facts(why),
+        },
+    )
+
+
+def _why_no_time(verdict: Verdict | None, speed: Speed | None) -> str:
+    if speed and speed.refused:
+        return speed.refused
+    return "not run: no GPU is here" if verdict is None else "not timed"
+
+
+def _why_facts(why: Explanation | None) -> dict[str, Any] | None:
+    """The analysis as plain data, its lines by weight."""
+    if why is None:
+        return None
+    lines = sorted(why.lines, key=lambda line: -line.sectors)
+    return {
+        "how": why.how,
+        "stopped": why.stopped,
+        "causes": [dataclasses.asdict(c) | {"where": c.where} for c in why.advice.causes],
+        "note": why.advice.note,
+        "explained": why.advice.explained,
+        "bounds": dataclasses.asdict(why.advice.bounds) if why.advice.bounds else None,
+        "lines": [dataclasses.asdict(line) for line in lines],
+        "traffic": [dataclasses.asdict(t) for t in why.traffic],
+        "occupancy": dataclasses.asdict(why.occupancy) if why.occupancy else None,
+        "resources": dataclasses.asdict(why.resources),
+        "geometry": dataclasses.asdict(why.geometry),
+    }

@@ -1,0 +1,144 @@
+"""Why a CUDA kernel takes the time it takes: compiled to PTX, traced, analysed. Needs no GPU and no counters."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from nearpeak.kernelcheck import access, advice, occupancy, ptx, trace, trace_records
+from nearpeak.kernelcheck.bounds import Chip
+from nearpeak.kernelcheck.cubin import Resources
+from nearpeak.kernelcheck.cuda_compile import compile_to_cubin, compile_to_ptx
+from nearpeak.kernelcheck.kernel import Declaration, Sizes, Tensors
+from nearpeak.kernelcheck.launch import Geometry, TensorMapRequest, geometry, values
+from nearpeak.kernelcheck.limit import Limit
+from nearpeak.kernelcheck.op import Op
+from nearpeak.kernelcheck.source import Source
+from nearpeak.kernelcheck.trace_memory import AddressOnly
+from nearpeak.records.machine_profile import DeviceProfile
+
+# Without a GPU a kernel is looked at as if for this one: an H200 by its sheet (132 multiprocessors, up to 1.98 GHz).
+ASSUMED = Chip("sm_90", 132, 1.98e9, memory=4.8e12)
+ASSUMED_NAME = "an H200 by its data sheet, since no GPU is here"
+_TRACED_FOR = "compute_90"  # what is asked of memory does not depend on it; the PTX interpreter knows this one best
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """advice, and the facts it stands on. stopped: why nothing was traced, else None."""
+
+    advice: advice.Advice
+    lines: tuple[access.LineAccess, ...]
+    traffic: tuple[access.Traffic, ...]
+    occupancy: occupancy.Occupancy | None
+    resources: Resources
+    geometry: Geometry
+    how: str
+    stopped: str | None
+
+
+def chip_of(profile: DeviceProfile) -> Chip | None:
+    """The GPU in the numbers that the model of it needs; None where the architecture is not known to it, or no memory
+    ceiling is there."""
+    device = profile.device
+    read = profile.ceiling("memory_read")
+    if device.kind != "gpu" or not device.architecture or not device.units or read is None or not read.burst:
+        return None
+    clock = device.max_clock.number
+    cache, launch = profile.ceiling("cache_read"), profile.ceiling("launch")
+    return Chip(
+        device.architecture,
+        device.units,
+        clock or ASSUMED.clock_hz,
+        read.burst,
+        cache.burst if cache else None,
+        launch.burst if launch else None,
+    )
+
+
+def explain(
+    source: Source,
+    declaration: Declaration,
+    op: Op,
+    sizes: Sizes,
+    chip: Chip,
+    measured: float | None = None,
+    limit: Limit | None = None,
+    flop_per_s: float | None = None,
+) -> Explanation:
+    """What the kernel asks of the GPU at these sizes, and what a change would give.
+
+    measured  seconds of a warm run; without it the model's own time stands in.
+    Raises UserError where the kernel does not compile or the launch is not possible.
+    """
+    sizes = {**sizes, "sms": chip.multiprocessors}
+    shape = geometry(declaration, sizes)
+    compiled = compile_to_cubin(source, declaration.kernel, device_arch=chip.architecture.rstrip("af"))
+    resources = _resources(compiled.image, compiled.symbol)
+    text = compile_to_ptx(source, declaration.kernel, device_arch=_TRACED_FOR.replace("compute", "sm"))
+    module = ptx.parse(text)
+    arguments = values(declaration, _on_paper(op, declaration.precision, sizes), sizes)
+    launch = trace_records.Launch(
+        shape.grid,
+        shape.block,
+        tuple(_argument(one) for one in arguments),
+        tuple(name for name in declaration.args if name in {t.name for t in op.tensors}),
+        shared=shape.shared,
+    )
+    traced = trace.trace(module, compiled.symbol, launch)
+    report = access.analyse(traced)
+    threads = shape.block[0] * shape.block[1] * shape.block[2]
+    shared = traced.shared_bytes or (resources.shared_bytes or 0) + shape.shared
+    fit = occupancy.occupancy(chip.architecture, threads, resources.registers or 32, shared)
+    waves = occupancy.waves(launch.blocks, fit.blocks, chip.multiprocessors) if fit and fit.blocks else None
+    facts = advice.Facts(
+        traced,
+        report,
+        chip,
+        fit,
+        waves,
+        measured,
+        limit.seconds if limit else None,
+        flop=op.flop(sizes),
+        compulsory=op.bytes(sizes, declaration.precision),
+        flop_per_s=flop_per_s,
+        matmul=op.name.startswith("matmul"),
+        precision=declaration.precision,
+        matrix_units=bool(re.search(r"\b(wgmma|mma|wmma|tcgen05)\b", text)),
+        spills=resources.local_bytes or 0,
+    )
+    how = f"traced {len(traced.blocks)} of {launch.blocks} blocks from the compiler's PTX" if not traced.stopped else ""
+    return Explanation(advice.advise(facts), report.lines, report.traffic, fit, resources, shape, how, traced.stopped)
+
+
+def _resources(image: bytes, symbol: str) -> Resources:
+    from nearpeak.kernelcheck.cubin import resources
+
+    return resources(image, symbol)
+
+
+def _on_paper(op: Op, precision: str, sizes: Sizes) -> Tensors:
+    """The op's tensors without memory: shapes and dtypes."""
+    import torch
+
+    return {t.name: torch.empty(t.shape(sizes), dtype=t.dtype(precision), device="meta") for t in op.tensors}
+
+
+def _argument(value: object) -> AddressOnly | int | bytes:
+    if isinstance(value, int):
+        return value
+    if isinstance(value, TensorMapRequest):
+        return bytes(128)  # a tensor map; whoever uses one is not traced
+    import torch
+
+    assert isinstance(value, torch.Tensor)
+    return AddressOnly(value.numel() * value.element_size(), _NUMPY.get(value.dtype, "uint8"))
+
+
+def _numpy_names() -> dict[object, str]:
+    import torch
+
+    return {torch.float64: "float64", torch.float32: "float32", torch.float16: "float16", torch.int32: "int32"}
+
+
+_NUMPY = _numpy_names()

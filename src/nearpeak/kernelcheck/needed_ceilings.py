@@ -1,0 +1,42 @@
+"""The few ceilings that one kernel is held against, measured on the spot where no machine profile was given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from nearpeak.ceilings import cache_read, matmul, memory_read
+from nearpeak.ceilings.bench import Bench, NotMeasured
+from nearpeak.ceilings.precisions import precisions_of
+from nearpeak.records.ceiling import Ceiling
+from nearpeak.records.machine_profile import DeviceProfile
+
+
+def measure_needed(bench: Bench, precision: str, accumulate: str) -> DeviceProfile:
+    """Bursts of the product in this precision, of reading memory and of reading the cache: some seconds on a GPU.
+
+    `bench.quick` should be True: a kernel runs too briefly for sustained rates. What cannot be had is in `skipped`.
+    """
+    found: list[Ceiling] = []
+    skipped: dict[str, str] = {}
+    parts: dict[str, Callable[[], list[Ceiling]]] = {
+        "matmul": lambda: _product(bench, precision, accumulate),
+        "memory_read": lambda: memory_read.measure(bench),
+        "cache_read": lambda: cache_read.measure(bench),
+    }
+    for kind, part in parts.items():
+        try:
+            found += part()
+        except (NotMeasured, MemoryError, ArithmeticError, RuntimeError) as error:
+            skipped[kind] = str(error).splitlines()[0] if str(error) else type(error).__name__
+    device = bench.device
+    return DeviceProfile(device.id, device.name, device.kind, device, bench.spec, None, tuple(found), skipped)
+
+
+def _product(bench: Bench, precision: str, accumulate: str) -> list[Ceiling]:
+    for one in precisions_of(bench.device):
+        if (one.name, one.accumulate) == (precision, accumulate):
+            if one.absent:
+                raise NotMeasured(one.absent)
+            bench.progress(f"matmul {precision} (sums in {accumulate}), burst")
+            return [matmul.burst_of(bench, one)]
+    raise NotMeasured(f"no product of {precision} with sums in {accumulate} is known on this device")

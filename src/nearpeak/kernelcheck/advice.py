@@ -2,8 +2,9 @@
 
 Each prediction is a pair of seconds. The low one is the least time that the parts of the GPU (`bounds`) need after the
 fix, the part that then takes longest deciding; the high one assumes that the kernel reaches 70 % of that, or the
-share that it reaches of its bound now, whichever is worse. Gains of several causes do not add up: check again after
-each fix.
+share that it reaches of its bound now, whichever is worse. Without a measured time the gain is held against the bounds
+as the least time that the kernel takes now, and as the most against memory that no cache spares scattered accesses.
+Gains of several causes do not add up: check again after each fix.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from pathlib import PurePath
 
 from nearpeak.kernelcheck import causes
 from nearpeak.kernelcheck.access import AccessReport
-from nearpeak.kernelcheck.bounds import Bounds, Chip, bounds
-from nearpeak.kernelcheck.causes import Candidate, Situation
+from nearpeak.kernelcheck.bounds import Bounds, Chip, bounds, unjoined
+from nearpeak.kernelcheck.causes import NOTABLE, Candidate, Situation
 from nearpeak.kernelcheck.occupancy import Occupancy, Waves
 from nearpeak.kernelcheck.trace_records import Trace
 
@@ -98,7 +99,8 @@ def advise(facts: Facts) -> Advice:
     if facts.limit is not None and facts.measured is not None and facts.limit >= HEALTHY * facts.measured:
         return Advice((), before, explained, f"healthy: {facts.limit / facts.measured:.0%} of the limit")
     situation = Situation(facts.trace, facts.report, facts.chip, before, scale, imbalance, flop, now)
-    found = [_cause(c, situation, facts) for make in _makers(facts, traced) for c in make(situation)]
+    slowest = now if facts.measured is not None or not traced else max(now, _slowest(situation, facts))
+    found = [_cause(c, situation, facts, slowest) for make in _makers(facts, traced) for c in make(situation)]
     kept = sorted((c for c in found if c), key=lambda c: (c.seconds[1], c.seconds[0]))
     return Advice(tuple(kept), before if traced else None, explained, _note(facts, kept))
 
@@ -133,8 +135,15 @@ def _scale(facts: Facts, imbalance: float) -> float:
     return max(1.0, facts.measured / part) if facts.measured and part else 1.0
 
 
-def _cause(candidate: Candidate, s: Situation, facts: Facts) -> Cause | None:
-    """The candidate with its prediction, or None where it would gain too little."""
+def _slowest(s: Situation, facts: Facts) -> float:
+    """Seconds that the kernel may take as it is, where nobody measured them: the bounds are the least."""
+    resident = facts.occupancy.blocks if facts.occupancy else 1
+    memory = unjoined(s.chip, causes.scattered(s), s.report.traffic, s.trace, resident)
+    return memory * s.scale / REACHED if memory > NOTABLE * s.before.memory else 0.0
+
+
+def _cause(candidate: Candidate, s: Situation, facts: Facts, slowest: float) -> Cause | None:
+    """The candidate with its prediction, or None where it would gain too little. slowest: what it may take now."""
     reached = s.before.most / s.now
     low = candidate.after.most * min(1.0, 1 / reached)
     worst = candidate.after if candidate.worst is None else candidate.worst
@@ -158,7 +167,7 @@ def _cause(candidate: Candidate, s: Situation, facts: Facts) -> Cause | None:
         candidate.line,
         candidate.fix,
         (low, high),
-        (s.now / high, s.now / low),
+        (s.now / high, slowest / low),
         model,
     )
 

@@ -8,6 +8,9 @@ run at 1.98 GHz) 17.2 and 3.2 clocks are measured per step where the model says 
 at 1.8 GHz; times of the public ladder github.com/siboehm/SGEMM_CUDA) 31 and 4.9 where it says 34 and 4. Tags could
 be looked up four a clock (an NVIDIA engineer about Volta on the developer forums). Units per multiprocessor: NVIDIA's
 architecture whitepapers; for sm_103 and sm_120 assumed to be those of their predecessors.
+
+The model of memory: bytes at the rate of reading, and where reads and writes alternate somewhat longer, because the bus
+has to turn round: an H200 copies at 4.305 TB/s where it reads at 4.598 (benchmarks/results/measure-h200/first.json).
 """
 
 from __future__ import annotations
@@ -15,12 +18,17 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from nearpeak.kernelcheck.access import LineAccess, Traffic
 from nearpeak.kernelcheck.request_cost import CACHE_LINE
 from nearpeak.kernelcheck.trace_records import Trace
 
 SCHEDULERS, WARP = 4, 32
 _MANY_UNITS = ("sm_70", "sm_80", "sm_90", "sm_100", "sm_103")  # 32 load/store units; others 16
+TURNAROUND = 4.598 / 4.305 - 1  # how much longer a byte takes where as many are read as written
+# KiB of first-level cache and shared memory together, a multiprocessor (NVIDIA's tuning guides); 128 for others.
+_FIRST_LEVEL = {"sm_75": 96, "sm_80": 192, "sm_87": 192, "sm_90": 256, "sm_100": 256, "sm_103": 256}
 
 
 @dataclass(frozen=True)
@@ -99,14 +107,54 @@ def bounds(
     """Bounds of a traced kernel. scale: whole work ÷ traced work, where the trace was cut; imbalance: of the
     multiprocessors; flop: seconds that the op's arithmetic takes at its ceiling."""
     clocks = scale * imbalance / (chip.multiprocessors * chip.clock_hz)
+    traffic = tuple(traffic)
     return Bounds(
         load_store=sum(passes(line, chip) for line in lines) * clocks,
         cache=scale * imbalance * sum(t.windowed for t in traffic) / chip.cache if chip.cache else 0.0,
-        memory=sum(t.memory for t in traffic) / chip.memory,
+        memory=memory_seconds(chip, traffic),
         issue=float(trace.issues.sum()) / SCHEDULERS * clocks,
         flop=flop,
         launch=chip.launch or 0.0,
     )
+
+
+def memory_seconds(chip: Chip, traffic: Iterable[Traffic]) -> float:
+    """Seconds that memory needs for the traffic, the turning round of its bus included."""
+    read = written = 0.0
+    for t in traffic:
+        read, written = (read + t.memory, written) if t.kind == "read" else (read, written + t.memory)
+    if not read + written:
+        return 0.0
+    mixed = 2 * min(read, written) / (read + written)
+    return (read + written) / chip.memory * (1 + TURNAROUND * mixed)
+
+
+def unjoined(chip: Chip, bad: Iterable[LineAccess], traffic: Iterable[Traffic], trace: Trace, resident: int) -> float:
+    """Seconds that memory needs at worst: where no cache joins the parts of sectors that the lines `bad` touch.
+
+    Each store of a part then reads the sector and writes it back (memory moves whole sectors). Reads come from memory
+    again where the cache lines that all resident blocks touch at a time do not fit in the first-level cache.
+    """
+    at_fault = {(line.buffer, line.kind) for line in bad}
+    room = _FIRST_LEVEL.get("sm_" + chip.architecture.split("_")[-1].rstrip("af"), 128) * 1024 - 1024 * resident
+    worst: list[Traffic] = []
+    for t in traffic:
+        if (t.buffer, t.kind) in at_fault and (t.kind != "read" or _at_a_time(trace, t) * resident > room):
+            t = replace(t, memory=t.requested)
+            worst += [replace(t, kind="read")] if t.kind != "read" else []
+        worst.append(t)
+    return memory_seconds(chip, worst)
+
+
+def _at_a_time(trace: Trace, t: Traffic) -> int:
+    """Bytes of the cache lines that one request of every warp of a block touches."""
+    most = 0
+    for a in trace.accesses:
+        if (a.buffer, a.kind) == (t.buffer, t.kind):
+            rows = np.flatnonzero(a.block == a.block[0])
+            rows = rows[np.unique(a.warp[rows], return_index=True)[1]]
+            most = max(most, len(np.unique(a.addresses[rows][a.active[rows]] // CACHE_LINE)))
+    return most * CACHE_LINE
 
 
 def coalesced(line: LineAccess) -> LineAccess:

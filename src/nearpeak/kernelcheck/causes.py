@@ -65,7 +65,7 @@ def _places(lines: Iterable[LineAccess]) -> str:
     return "; ".join(f"{PurePath(x.file).name}:{x.line}: {x.in_words()}" for x in lines)
 
 
-def _scattered(s: Situation) -> list[LineAccess]:
+def scattered(s: Situation) -> list[LineAccess]:
     """Global accesses that touch clearly more sectors and cache lines than their bytes need, the dearest first. A few
     words that whole groups of threads share are no fault: nothing is gained by joining them."""
     found = [
@@ -123,7 +123,7 @@ _PAD = (
 def access_pattern(s: Situation) -> list[Candidate]:
     """Neighbouring threads far apart in memory: exchange the axes, deal the elements out in turn, or turn a tile round
     in shared memory, whichever the trace shows to help."""
-    bad = [x for x in _scattered(s) if _whole(x)]
+    bad = [x for x in scattered(s) if _whole(x)]
     if not bad:
         return []
     first = bad[0]
@@ -147,7 +147,7 @@ def access_pattern(s: Situation) -> list[Candidate]:
 def layout(s: Situation) -> list[Candidate]:
     """Sectors of which the kernel never uses more than a part: structures of which one field is read."""
     result = []
-    for x in (x for x in _scattered(s) if not _whole(x)):
+    for x in (x for x in scattered(s) if not _whole(x)):
         used = x.sector_use
         traffic = [
             replace(t, requested=t.requested * used, windowed=t.windowed * used, once=t.needed, memory=t.needed)

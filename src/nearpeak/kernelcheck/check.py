@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from nearpeak.kernelcheck.kernel import Declaration, Sizes, Tensors
 from nearpeak.kernelcheck.source import Source, read_source
 from nearpeak.records.errors import UserError
-from nearpeak.records.outcome import SCHEMA, Energy, Gap, Outcome
+from nearpeak.records.outcome import Outcome
 
 if TYPE_CHECKING:
     from nearpeak.kernelcheck.explain import Explanation
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
     from nearpeak.kernelcheck.kernel import Kernel
     from nearpeak.kernelcheck.limit import Limit
     from nearpeak.kernelcheck.op import Op
-    from nearpeak.kernelcheck.verdict import Verdict
     from nearpeak.records.machine_profile import DeviceProfile
 
 Progress = Callable[[str], None]
@@ -57,9 +55,7 @@ def check_kernel(request: Request, progress: Progress = lambda text: None) -> Ou
     [device] = select_devices(find_devices(), [request.device] if request.device else [])[:1]
     on_gpu = device.kind == "gpu"
     if source.language == "Triton" and not on_gpu:
-        os.environ["TRITON_INTERPRET"] = (
-            "1"  # read when Triton is first imported, which is later, in this process alone
-        )
+        os.environ["TRITON_INTERPRET"] = "1"  # read when Triton is first imported: later, in this process alone
     op = op_of(request, declaration)
     sizes = sizes_of(op, request.shape, "gpu" if on_gpu else "cpu")
     if source.language == "CUDA" and not on_gpu:
@@ -112,6 +108,7 @@ class _Check:
 
         from nearpeak.hardware.devices import find_devices
         from nearpeak.kernelcheck.load import load_kernel
+        from nearpeak.kernelcheck.outcome import outcome_of
         from nearpeak.kernelcheck.right import check
 
         here = next(d for d in find_devices() if d.id == self.device_id)
@@ -134,9 +131,7 @@ class _Check:
             speed, profile = self._speed(kernel, here)
             limit = self._limit(profile)
         why = None if broken or self.source.language != "CUDA" else self._why(profile, speed, limit)
-        return outcome_of(
-            self.request, self.source, self.declaration, self.op, self.sizes, here.name, verdict, speed, limit, why
-        )
+        return outcome_of(self.source, self.declaration, self.op, self.sizes, here.name, verdict, speed, limit, why)
 
     def _speed(self, kernel: Kernel, here: Any) -> tuple[Speed, DeviceProfile]:
         import torch
@@ -196,99 +191,9 @@ def _analysed_only(
     request: Request, source: Source, declaration: Declaration, op: Op, sizes: dict[str, int]
 ) -> Outcome:
     from nearpeak.kernelcheck.explain import ASSUMED, ASSUMED_NAME, explain
+    from nearpeak.kernelcheck.outcome import outcome_of
 
     if request.shape is None:
         sizes = sizes_of(op, None, "gpu")
     why = explain(source, declaration, op, sizes, ASSUMED)
-    return outcome_of(request, source, declaration, op, sizes, ASSUMED_NAME, None, None, None, why)
-
-
-def outcome_of(
-    request: Request,
-    source: Source,
-    declaration: Declaration,
-    op: Op,
-    sizes: Sizes,
-    device: str,
-    verdict: Verdict | None,
-    speed: Speed | None,
-    limit: Limit | None,
-    why: Explanation | None,
-) -> Outcome:
-    """Facts into one record; nothing is measured here."""
-    from nearpeak.kernelcheck.limit import share_of
-
-    got: dict[str, float | None] = {}
-    best: dict[str, float | None] = {}
-    share: dict[str, float | None] = {}
-    reason: dict[str, str] = {}
-    seconds = speed.kernel.warm if speed and not speed.refused else None
-    work = {"flop_per_s": op.flop(sizes), "bytes_per_s": op.bytes(sizes, declaration.precision)}
-    for name, amount in work.items():
-        if not amount:
-            continue
-        got[name] = amount / seconds if seconds else None
-        best[name] = amount / limit.seconds if limit and limit.seconds else None
-        share[name], fault = share_of(limit, seconds) if limit and seconds else (None, _why_no_time(verdict, speed))
-        if fault:
-            reason[name] = fault
-    energy = None
-    if speed and speed.energy_j is not None:
-        energy = Energy(
-            speed.energy_j, speed.energy_j / (op.flop(sizes) or work["bytes_per_s"]), speed.energy_scope or ""
-        )
-    causes = why.advice.causes if why else ()
-    now = seconds or (max(why.advice.bounds.most, 0.0) if why and why.advice.bounds else None)
-    gap = tuple(Gap(c.name, now - c.seconds[1]) for c in causes if now and now > c.seconds[1])
-    return Outcome(
-        schema=SCHEMA,
-        command="kernel check",
-        device=device,
-        got=got,
-        limit=best,
-        share=share,
-        reason=reason,
-        energy=energy,
-        memory_bytes=op.footprint(sizes, declaration.precision),
-        gap=gap,
-        result={
-            "file": str(source.path),
-            "kernel": declaration.kernel,
-            "language": source.language,
-            "op": op.name,
-            "precision": declaration.precision,
-            "sizes": dict(sizes),
-            "right": verdict.right and not (speed and speed.refused) if verdict else None,
-            "verdict": dataclasses.asdict(verdict) if verdict else None,
-            "speed": dataclasses.asdict(speed) if speed else None,
-            "share_of_library": speed.library.warm / seconds if speed and speed.library and seconds else None,
-            "limit": dataclasses.asdict(limit) if limit else None,
-            "why": _why_facts(why),
-        },
-    )
-
-
-def _why_no_time(verdict: Verdict | None, speed: Speed | None) -> str:
-    if speed and speed.refused:
-        return speed.refused
-    return "not run: no GPU is here" if verdict is None else "not timed"
-
-
-def _why_facts(why: Explanation | None) -> dict[str, Any] | None:
-    """The analysis as plain data, its lines by weight."""
-    if why is None:
-        return None
-    lines = sorted(why.lines, key=lambda line: -line.sectors)
-    return {
-        "how": why.how,
-        "stopped": why.stopped,
-        "causes": [dataclasses.asdict(c) | {"where": c.where} for c in why.advice.causes],
-        "note": why.advice.note,
-        "explained": why.advice.explained,
-        "bounds": dataclasses.asdict(why.advice.bounds) if why.advice.bounds else None,
-        "lines": [dataclasses.asdict(line) for line in lines],
-        "traffic": [dataclasses.asdict(t) for t in why.traffic],
-        "occupancy": dataclasses.asdict(why.occupancy) if why.occupancy else None,
-        "resources": dataclasses.asdict(why.resources),
-        "geometry": dataclasses.asdict(why.geometry),
-    }
+    return outcome_of(source, declaration, op, sizes, ASSUMED_NAME, None, None, None, why)

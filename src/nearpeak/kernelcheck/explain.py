@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+import torch
+
 from nearpeak.kernelcheck import access, advice, occupancy, ptx, trace, trace_records
 from nearpeak.kernelcheck.bounds import Chip
-from nearpeak.kernelcheck.cubin import Resources
+from nearpeak.kernelcheck.cubin import Resources, resources
 from nearpeak.kernelcheck.cuda_compile import compile_to_cubin, compile_to_ptx
 from nearpeak.kernelcheck.kernel import Declaration, Sizes, Tensors
 from nearpeak.kernelcheck.launch import Geometry, TensorMapRequest, geometry, values
@@ -74,7 +76,7 @@ def explain(
     sizes = {**sizes, "sms": chip.multiprocessors}
     shape = geometry(declaration, sizes)
     compiled = compile_to_cubin(source, declaration.kernel, device_arch=chip.architecture.rstrip("af"))
-    resources = _resources(compiled.image, compiled.symbol)
+    used = resources(compiled.image, compiled.symbol)
     text = compile_to_ptx(source, declaration.kernel, device_arch=_TRACED_FOR.replace("compute", "sm"))
     module = ptx.parse(text)
     arguments = values(declaration, _on_paper(op, declaration.precision, sizes), sizes)
@@ -88,8 +90,8 @@ def explain(
     traced = trace.trace(module, compiled.symbol, launch)
     report = access.analyse(traced)
     threads = shape.block[0] * shape.block[1] * shape.block[2]
-    shared = traced.shared_bytes or (resources.shared_bytes or 0) + shape.shared
-    fit = occupancy.occupancy(chip.architecture, threads, resources.registers or 32, shared)
+    shared = traced.shared_bytes or (used.shared_bytes or 0) + shape.shared
+    fit = occupancy.occupancy(chip.architecture, threads, used.registers or 32, shared)
     waves = occupancy.waves(launch.blocks, fit.blocks, chip.multiprocessors) if fit and fit.blocks else None
     facts = advice.Facts(
         traced,
@@ -105,40 +107,23 @@ def explain(
         matmul=op.name.startswith("matmul"),
         precision=declaration.precision,
         matrix_units=bool(re.search(r"\b(wgmma|mma|wmma|tcgen05)\b", text)),
-        spills=resources.local_bytes or 0,
+        spills=used.local_bytes or 0,
     )
     how = f"traced {len(traced.blocks)} of {launch.blocks} blocks from the compiler's PTX" if not traced.stopped else ""
-    return Explanation(advice.advise(facts), report.lines, report.traffic, fit, resources, shape, how, traced.stopped)
-
-
-def _resources(image: bytes, symbol: str) -> Resources:
-    from nearpeak.kernelcheck.cubin import resources
-
-    return resources(image, symbol)
+    return Explanation(advice.advise(facts), report.lines, report.traffic, fit, used, shape, how, traced.stopped)
 
 
 def _on_paper(op: Op, precision: str, sizes: Sizes) -> Tensors:
     """The op's tensors without memory: shapes and dtypes."""
-    import torch
-
     return {t.name: torch.empty(t.shape(sizes), dtype=t.dtype(precision), device="meta") for t in op.tensors}
 
 
-def _argument(value: object) -> AddressOnly | int | bytes:
+def _argument(value: torch.Tensor | int | TensorMapRequest) -> AddressOnly | int | bytes:
     if isinstance(value, int):
         return value
     if isinstance(value, TensorMapRequest):
         return bytes(128)  # a tensor map; whoever uses one is not traced
-    import torch
-
-    assert isinstance(value, torch.Tensor)
     return AddressOnly(value.numel() * value.element_size(), _NUMPY.get(value.dtype, "uint8"))
 
 
-def _numpy_names() -> dict[object, str]:
-    import torch
-
-    return {torch.float64: "float64", torch.float32: "float32", torch.float16: "float16", torch.int32: "int32"}
-
-
-_NUMPY = _numpy_names()
+_NUMPY = {torch.float64: "float64", torch.float32: "float32", torch.float16: "float16", torch.int32: "int32"}

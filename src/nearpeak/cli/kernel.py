@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from pathlib import Path
 from typing import Any
@@ -90,10 +91,19 @@ def check(
 
 def _show(outcome: dict[str, Any], as_json: bool) -> None:
     if as_json:
-        print(json.dumps(outcome, ensure_ascii=False, allow_nan=False, indent=1))
+        print(json.dumps(_finite(outcome), ensure_ascii=False, allow_nan=False, indent=1))
         return
     from rich.console import Console
 
     from nearpeak.report.kernel_table import render
 
     render(outcome, Console(width=None if sys.stdout.isatty() else 110, highlight=False))
+
+
+def _finite(value: Any) -> Any:
+    """The same without NaN and infinity (a wrong kernel's errors), which JSON has no numbers for: null."""
+    if isinstance(value, dict):
+        return {key: _finite(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(one) for one in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -179,4 +179,6 @@ def _note(facts: Facts, found: list[Cause]) -> str:
         return "only the beginning of the kernel's loops was traced: times are too low, what is named still holds"
     if not found:
         return "nothing that this tool can see wastes more than 10 %"
+    if len(found) == 1:
+        return "fix it, then check again: the next cause shows only then"
     return "gains of several causes do not add up: fix the first, then check again"

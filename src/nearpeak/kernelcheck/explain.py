@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -73,6 +73,8 @@ def explain(
     measured  seconds of a warm run; without it the model's own time stands in.
     Raises UserError where the kernel does not compile or the launch is not possible.
     """
+    # Text from a string in a .py file moves down to where it stands there, so that lines are the file's.
+    source = replace(source, text="\n" * source.line_offset + source.text, line_offset=0)
     sizes = {**sizes, "sms": chip.multiprocessors}
     shape = geometry(declaration, sizes)
     compiled = compile_to_cubin(source, declaration.kernel, device_arch=chip.architecture.rstrip("af"))

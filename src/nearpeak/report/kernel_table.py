@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
+import textwrap
 from collections.abc import Iterator, Mapping
+from pathlib import PurePath
 from typing import Any
 
 from rich.console import Console
@@ -11,23 +14,37 @@ from rich.text import Text
 
 from nearpeak.report import units
 
+HEADERS = {"flop_per_s": "TFLOP/s", "bytes_per_s": "TB/s"}
+
 
 def render(outcome: Mapping[str, Any], console: Console) -> None:
     """Print the verdict, the table of times and shares, and the advice."""
     result = outcome["result"]
-    console.print(Text(title(outcome)), soft_wrap=True)
+
+    def say(line: str, style: str = "", hang: int = 2) -> None:
+        """One paragraph, its further lines set in. Words longer than a line stay whole."""
+        start = len(line) - len(line.lstrip())
+        wrapped = textwrap.wrap(
+            line, console.width, subsequent_indent=" " * (start + hang), break_long_words=False, break_on_hyphens=False
+        )
+        for part in wrapped or [""]:
+            console.print(Text(part, style=style), soft_wrap=True)
+
+    say(title(outcome))
     for line, style in verdict_lines(result):
-        console.print(Text(line, style=style), soft_wrap=True)
+        say(line, style)
     if rows := list(speed_rows(outcome)):
         table = Table(box=None, pad_edge=False, header_style="bold")
-        for i, header in enumerate(("", "µs warm", "µs cold", "spread", *_rate_headers(outcome), "share")):
+        for i, header in enumerate(speed_headers(outcome)):
             table.add_column(header, justify="left" if i == 0 else "right", no_wrap=True)
         for row in rows:
             table.add_row(*row)
         console.print()
         console.print(table)
-    for line in [*reason_lines(outcome), *why_lines(result)]:
-        console.print(Text(line), soft_wrap=True)
+    for line in reason_lines(outcome):
+        say(line)
+    for line in why_lines(result):
+        say(line, hang=3 if re.match(r"\d+\. ", line) else 0)
 
 
 def title(outcome: Mapping[str, Any]) -> str:
@@ -35,7 +52,7 @@ def title(outcome: Mapping[str, Any]) -> str:
     if "op" not in result:
         return str(result["file"])
     sizes = " ".join(f"{name}={size}" for name, size in result["sizes"].items())
-    where = f" on {outcome['device']}" if outcome["device"] else ""
+    where = f" on {units.plain(outcome['device'])}" if outcome["device"] else ""
     return f"{result['kernel']} ({result['language']}): {result['op']} {result['precision']}, {sizes}{where}"
 
 
@@ -43,7 +60,7 @@ def verdict_lines(result: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """(line, style): right or not, and each thing that was seen."""
     verdict = result["verdict"]
     if verdict is None:
-        yield "not run here: compiled and analysed only", "yellow"
+        yield "not run: compiled and analysed only", "yellow"
         return
     if verdict["right"]:
         shapes = verdict["shapes"]
@@ -52,7 +69,7 @@ def verdict_lines(result: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield "NOT RIGHT", "bold red"
     for finding in verdict["findings"]:
         at = f" at {finding['shape']}" if finding["shape"] else ""
-        yield f"  {finding['check']}{at}: {finding['text']}", "red"
+        yield f"  {finding['check']}{at}: {units.plain(finding['text'])}", "red"
     speed = result["speed"]
     if speed and speed["refused"]:
         yield f"  time refused: {speed['refused']}", "red"
@@ -67,8 +84,10 @@ def verdict_lines(result: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield f"note: {note}", "dim"
 
 
-def _rate_headers(outcome: Mapping[str, Any]) -> list[str]:
-    return [{"flop_per_s": "TFLOP/s", "bytes_per_s": "TB/s"}[name] for name in outcome["got"]]
+def speed_headers(outcome: Mapping[str, Any]) -> list[str]:
+    """Headers of `speed_rows`."""
+    rates = [HEADERS[name] for name, rate in outcome["got"].items() if rate]
+    return ["", "µs warm", "µs cold", "spread", *rates, "of limit", "of library"]
 
 
 def speed_rows(outcome: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
@@ -77,34 +96,58 @@ def speed_rows(outcome: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
     if not speed or speed["refused"]:
         return
     kernel, library = speed["kernel"], speed["library"]
-    amounts = {name: rate * kernel["warm"] for name, rate in outcome["got"].items() if rate}
-
-    def row(name: str, warm: float | None, cold: float | None, spread: float | None, share: str) -> tuple[str, ...]:
-        rates = [units.digits(amount / warm / 1e12) if warm else units.ABSENT for amount in amounts.values()]
-        micro = [units.digits(t * 1e6) if t else units.ABSENT for t in (warm, cold)]
-        return (name, *micro, units.percent(spread), *rates, share)
-
-    first = next(iter(outcome["share"].values()), None)
-    yield row("kernel", kernel["warm"], kernel["cold"], kernel["warm_spread"], units.percent(first))
-    if library:
-        ratio = units.percent(result["share_of_library"])
-        yield row("library", library["warm"], library["cold"], library["warm_spread"], f"kernel is {ratio} of it")
+    amounts = [rate * kernel["warm"] for rate in outcome["got"].values() if rate]
     limit = (result["limit"] or {}).get("seconds")
+
+    def row(name: str, timing: Mapping[str, float], *shares: str) -> tuple[str, ...]:
+        warm, cold = timing["warm"], timing.get("cold")
+        rates = [units.digits(amount / warm / 1e12) if warm else units.ABSENT for amount in amounts]
+        micro = [units.digits(t * 1e6, whole=True) if t else units.ABSENT for t in (warm, cold)]
+        return (name, *micro, units.percent(timing.get("warm_spread")), *rates, *shares)
+
+    share = next(iter(outcome["share"].values()), None)
+    yield row("kernel", kernel, units.percent(share), units.percent(result["share_of_library"]))
+    if library:
+        reached = limit / library["warm"] if limit and library["warm"] else None
+        yield row("library", library, units.percent(reached if reached and reached <= 1 else None), "100 %")
     if limit:
-        yield row(f"limit ({result['limit']['ceiling']})", limit, None, None, "100 %")
+        yield row("limit", {"warm": limit}, "100 %", units.ABSENT)
 
 
 def reason_lines(outcome: Mapping[str, Any]) -> Iterator[str]:
-    """Why a share is missing, each reason once; energy and clock."""
-    yield from dict.fromkeys(outcome["reason"].values())
-    speed = outcome["result"]["speed"]
-    if speed and not speed["refused"]:
-        load, energy = speed["load"], outcome["energy"]
-        clock = f"clock {units.megahertz(load['clock_hz'])}" if load["clock_hz"] else ""
-        joules = f"{energy['joules']:.3g} J a call ({energy['scope']})" if energy else ""
-        if clock or joules:
-            yield ", ".join(part for part in (clock, joules) if part)
-        yield from speed["notes"]
+    """What sets the limit, why a share is missing (each reason once), clock and energy."""
+    result, speed = outcome["result"], outcome["result"]["speed"]
+    if result["verdict"] is not None:
+        yield from dict.fromkeys(outcome["reason"].values())
+    if not speed or speed["refused"]:
+        return
+    parts = [f"limit: {result['limit']['ceiling']}"] if (result["limit"] or {}).get("seconds") else []
+    load, energy = speed["load"], outcome["energy"]
+    parts += [f"clock {units.megahertz(load['clock_hz'])}"] if load["clock_hz"] else []
+    parts += [f"{energy['joules']:.3g} J a call ({energy['scope']})"] if energy else []
+    if parts:
+        yield "; ".join(parts)
+    yield from speed["notes"]
+
+
+def without_repeats(what: str, where: str) -> str:
+    """What a cause says, without the file and line that stand before it already; other lines without the file."""
+    if not where:
+        return what
+    name = re.escape(PurePath(where.rpartition(":")[0]).name)
+    return re.sub(rf"{name}:(\d+)\b", r"line \1", what.replace(f"{where}: ", ""))
+
+
+def cause_lines(cause: Mapping[str, Any]) -> tuple[str, str, str]:
+    """What wastes time and in which line; what to do; what that would give."""
+    at = f", {cause['where']}" if cause["where"] else ""
+    (low, high), (fast, slow) = cause["gain"], cause["seconds"]
+    gain = f"{units.digits(low)}× to {units.digits(high)}× faster"
+    return (
+        f"{cause['name']}{at}: {without_repeats(cause['what'], cause['where'])}",
+        cause["fix"],
+        f"predicted: {gain}, {units.seconds(fast)} to {units.seconds(slow)}",
+    )
 
 
 def why_lines(result: Mapping[str, Any]) -> Iterator[str]:
@@ -116,22 +159,22 @@ def why_lines(result: Mapping[str, Any]) -> Iterator[str]:
     if why["stopped"]:
         yield f"not traced: {why['stopped'].removeprefix('not traced: ')}"
     for number, cause in enumerate(why["causes"], 1):
-        at = f" ({cause['where']})" if cause["where"] else ""
-        low, high = cause["gain"]
-        yield f"{number}. {cause['name']}{at}: {cause['what']}"
-        yield f"   {cause['fix']}"
-        fast, slow = cause["seconds"]
-        yield f"   predicted: {_factor(low)} to {_factor(high)} faster, {units.seconds(fast)} to {units.seconds(slow)}"
-    yield why["note"]
+        what, fix, gain = cause_lines(cause)
+        yield f"{number}. {what}"
+        yield f"   {fix}"
+        yield f"   {gain}"
+    if not why["stopped"]:
+        yield why["note"]
+    yield from resource_lines(why)
+    if why["how"]:
+        yield why["how"]
+
+
+def resource_lines(why: Mapping[str, Any]) -> Iterator[str]:
+    """Registers, spills and warps at a time."""
     fit, used = why["occupancy"], why["resources"]
     if fit and used["registers"]:
         limited = f", limited by {fit['limited_by']}" if fit["limited_by"] else ""
         spills = f", {used['local_bytes']} bytes of local memory (spills)" if used["local_bytes"] else ""
         warps = f"{fit['warps']} warps at a time ({units.percent(fit['share'])}{limited})"
         yield f"{used['registers']} registers a thread{spills}; {warps}"
-    if why["how"]:
-        yield why["how"]
-
-
-def _factor(gain: float) -> str:
-    return f"{gain:.3g}×"

@@ -51,7 +51,7 @@ def roofline(figure: Any, ridges: Sequence[tuple[Ceiling, float, str]]) -> None:
     bandwidth = points[0][0] / points[0][1]
     left, right = 10 ** math.floor(math.log10(min(p[1] for p in points) / 3)), max(p[1] for p in points) * 12
     low, high = math.log10(bandwidth * left), math.log10(points[-1][0] * 2)
-    axes = _axes(figure, "FLOP per byte")
+    axes = plain_axes(figure, "FLOP per byte")
     axes.set(xscale="log", yscale="log", xlim=(left, right), ylim=(10**low, 10**high))
     axes.plot([left, points[-1][1]], [bandwidth * left, points[-1][0]], color=INK, lw=1.6, zorder=3)
     axes.annotate(f"memory read {units.byte_rate(bandwidth)}", (left * 2.2, bandwidth * left * 2.2), (10, -4),
@@ -65,8 +65,8 @@ def roofline(figure: Any, ridges: Sequence[tuple[Ceiling, float, str]]) -> None:
         text = f"{_clip(c)}  {units.flop_rate(rate, c.precision)}, ridge {units.digits(ridge)}"
         axes.text(1.036, height, text, transform=axes.transAxes, va="center", color=INK)
     axes.grid(True, lw=0.6)
-    _ticks(axes.xaxis, lambda v: f"{v:g}")
-    _ticks(axes.yaxis, lambda v: units.quantity(v, "FLOP/s").replace(".00 ", " ").replace(".0 ", " "))
+    ticks(axes.xaxis, lambda v: f"{v:g}")
+    ticks(axes.yaxis, lambda v: units.quantity(v, "FLOP/s").replace(".00 ", " ").replace(".0 ", " "))
 
 
 def peaks(figure: Any, d: DeviceProfile, products: Sequence[Ceiling]) -> None:
@@ -75,7 +75,7 @@ def peaks(figure: Any, d: DeviceProfile, products: Sequence[Ceiling]) -> None:
     known = [v for s, b, u in values for v in (s.value if s else None, b, u) if v and fits(v)]
     wide = max(known) / min(known) > 200
     integers = " (integers: OP)" if any(units.flop_unit(c.precision) == "OP" for c in products) else ""
-    axes = _axes(figure, scale.unit + integers + (", logarithmic" if wide else ""))
+    axes = plain_axes(figure, scale.unit + integers + (", logarithmic" if wide else ""))
     least = 10 ** math.floor(math.log10(min(known) / scale.factor) - 0.3) if wide else 0.0
     axes.set(xscale="log" if wide else "linear", xlim=(least, max(known) / scale.factor * (4 if wide else 1.09)))
     for row, (spec, burst, sustained) in enumerate(values):
@@ -89,7 +89,7 @@ def peaks(figure: Any, d: DeviceProfile, products: Sequence[Ceiling]) -> None:
     axes.set_yticks(range(len(products)), [_clip(c) for c in products])
     axes.set_ylim(len(products) - 0.45, -0.55)
     axes.grid(True, axis="x", lw=0.6)
-    _ticks(axes.xaxis, lambda v: f"{v:g}", log=wide)
+    ticks(axes.xaxis, lambda v: f"{v:g}", log=wide)
     settled = any(v[2] for v in values)
     there = ((SPEC, "spec", any(v[0] for v in values)), (BURST, "burst", True), (SUSTAINED, "sustained", settled))
     for colour, word, shown in there:
@@ -101,7 +101,7 @@ def dots(
     figure: Any, products: Sequence[Ceiling], values: Sequence[float | None], factor: float, unit: str
 ) -> None:  # fmt: skip
     """One value a precision on a logarithmic axis, written beside its dot; read by position, not by length."""
-    axes, known = _axes(figure, unit), [math.log10(v * factor) for v in values if v]
+    axes, known = plain_axes(figure, unit), [math.log10(v * factor) for v in values if v]
     low, high = min(known) - 0.3, max(known) + 0.3
     axes.set(xscale="log", xlim=(10**low, 10 ** (high + 0.28 * (high - low))), ylim=(len(values) - 0.4, -0.6))
     for row, value in enumerate(values):
@@ -111,10 +111,11 @@ def dots(
         axes.annotate(text, place, (8, 0), textcoords="offset points", va="center", fontsize=8.5)
     axes.set_yticks(range(len(values)), [_clip(c) for c in products])
     axes.grid(True, lw=0.6)
-    _ticks(axes.xaxis, lambda v: f"1e{math.log10(v):.0f}" if v < 0.005 else f"{v:g}")
+    ticks(axes.xaxis, lambda v: f"1e{math.log10(v):.0f}" if v < 0.005 else f"{v:g}")
 
 
-def _axes(figure: Any, label: str) -> Any:
+def plain_axes(figure: Any, label: str) -> Any:
+    """The figure's only axes: no frame, no tick marks, the label below."""
     axes = figure.add_subplot()
     axes.set_xlabel(label)
     axes.set_axisbelow(True)
@@ -124,7 +125,8 @@ def _axes(figure: Any, label: str) -> Any:
     return axes
 
 
-def _ticks(axis: Any, text: Callable[[float], str], log: bool = True) -> None:
+def ticks(axis: Any, text: Callable[[float], str], log: bool = True) -> None:
+    """Tick labels by `text`; on a logarithmic axis at powers of ten only."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
     if log:

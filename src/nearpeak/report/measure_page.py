@@ -61,22 +61,27 @@ def page(profile: MachineProfile) -> str:
         f"{machine.date} · {machine.command} · took {units.seconds(machine.seconds)}",
         " · ".join(f"{k} {v}" for k, v in {**machine.versions, "commit": machine.commit or "unknown"}.items()),
     )
+    body = [
+        "<h1>What this machine sustains</h1>",
+        *(paragraph(line, "muted") for line in about),
+        *(_device(d, profile, f"d{i}") for i, d in enumerate(profile.devices)),
+        "<h2>What the words mean</h2>",
+        table(("word", "meaning"), WORDS, prose=True),
+    ]
+    heading = "nearpeak: " + (", ".join(dict.fromkeys(d.name for d in profile.devices)) or "no device")
+    return document(heading, body)
+
+
+def document(heading: str, body: Iterable[str]) -> str:
+    """A whole page around a body that is already HTML: styled, light and dark, allowed to fetch and run nothing."""
     style = STYLE
     for word, palette in (("LIGHT", LIGHT), ("DARK", DARK)):
         style = style.replace(word, "".join(f"--s{i}:{c};" for i, c in enumerate(palette)))
-    body = [
-        "<h1>What this machine sustains</h1>",
-        *(_p(line, "muted") for line in about),
-        *(_device(d, profile, f"d{i}") for i, d in enumerate(profile.devices)),
-        "<h2>What the words mean</h2>",
-        _table(("word", "meaning"), WORDS, prose=True),
-    ]
-    heading = "nearpeak: " + (", ".join(dict.fromkeys(d.name for d in profile.devices)) or "no device")
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">\n'
         "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n"
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{_e(heading)}</title>\n<style>{style}</style></head>\n<body>\n"
+        f"<title>{escaped(heading)}</title>\n<style>{style}</style></head>\n<body>\n"
         + "\n".join(body)
         + "\n</body></html>\n"
     )
@@ -86,12 +91,12 @@ def _device(d: DeviceProfile, profile: MachineProfile, key: str) -> str:
     first, second = title(d, profile)
     products = [c for c in d.ceilings if c.kind == "matmul" and c.invalid is None and fits(c.burst)]
     first = first.removeprefix(f"{units.plain(d.name)} · ")
-    parts = [f"<h2>{_e(d.name)}</h2>", _p(first, "muted"), _p(second, "muted"), _facts(d)]
+    parts = [f"<h2>{escaped(d.name)}</h2>", paragraph(first, "muted"), paragraph(second, "muted"), _facts(d)]
     if ridges := [r for r in ridge_points(d) if fits(r[1]) and fits(best(r[0])[0])]:
         caption = "Roofline: what a kernel can reach at its FLOP per byte. Dots are the measured ridge points."
         parts.append(chart(lambda f: roofline(f, ridges), (9.6, 4.9), caption, f"{key}r"))
     elif products:
-        parts.append(_p("No roofline: there is no valid memory read ceiling to draw it with.", "note"))
+        parts.append(paragraph("No roofline: there is no valid memory read ceiling to draw it with.", "note"))
     if products:
         caption = "Three peaks of each precision: the maker's, a short burst's, and what holds once power has settled."
         parts.append(chart(lambda f: peaks(f, d, products), (9.6, 0.9 + 0.62 * len(products)), caption, f"{key}p"))
@@ -122,14 +127,14 @@ def _facts(d: DeviceProfile) -> str:
         if c.kind in ("memory_read", "launch") and c.invalid is None and best(c)[0]:
             text, what = (units.byte_rate, "memory read") if c.unit == "B/s" else (units.seconds, "to launch a kernel")
             found.append((text(best(c)[0]), what))
-    items = "".join(f"<li><b>{_e(number)}</b><span>{_e(what)}</span></li>" for number, what in found)
+    items = "".join(f"<li><b>{escaped(number)}</b><span>{escaped(what)}</span></li>" for number, what in found)
     return f'<ul class="facts">{items}</ul>' if found else ""
 
 
 def _block(b: Block) -> str:
-    lines = _p(b.line, "line") if b.line else ""
-    table = _table(b.headers, b.rows) if b.headers else ""
-    return f"<h3>{_e(b.title)}</h3>{table}{lines}" + "".join(_p(n, "note") for n in b.notes)
+    lines = paragraph(b.line, "line") if b.line else ""
+    rows = table(b.headers, b.rows) if b.headers else ""
+    return f"<h3>{escaped(b.title)}</h3>{rows}{lines}" + "".join(paragraph(n, "note") for n in b.notes)
 
 
 def _conditions(d: DeviceProfile) -> str:
@@ -152,7 +157,7 @@ def _conditions(d: DeviceProfile) -> str:
                     ABSENT if seen.temperature_c is None else f"{seen.temperature_c:.0f}",
                     "; ".join(_remarks(c, seen, first)),
                 ))  # fmt: skip
-    return _table(headers, rows, prose=True)
+    return table(headers, rows, prose=True)
 
 
 def _remarks(c: Ceiling, load: Load, first: bool) -> Iterable[str]:
@@ -185,14 +190,14 @@ def _shape(c: Ceiling, shape: tuple[int, ...]) -> str:
 
 def _sources(d: DeviceProfile) -> str:
     if d.spec is None:
-        return _p("No catalogue entry for this device, so there is no spec to hold it against.", "note")
+        return paragraph("No catalogue entry for this device, so there is no spec to hold it against.", "note")
     rows = []
     for r in d.spec.rates:
         rate = units.flop_rate(r.figure.value, r.precision)
         rows.append((f"{r.precision}→{r.accumulate}, {r.unit}", rate, r.figure.provenance, r.figure.source))
     if b := d.spec.memory_bandwidth:
         rows.append(("memory bandwidth", units.byte_rate(b.value), b.provenance, b.source))
-    return _table(("spec", "figure", "provenance", "source"), rows, prose=True)
+    return table(("spec", "figure", "provenance", "source"), rows, prose=True)
 
 
 def _readings(d: DeviceProfile) -> str:
@@ -204,19 +209,22 @@ def _readings(d: DeviceProfile) -> str:
         if isinstance(r.value, bool):
             text = "on" if r.value else "off"
         rows.append((field.replace("_", " "), text, r.scope, r.reason or r.how))
-    return _table(("fact", "value", "scope", "from, or why it is absent"), rows, prose=True)
+    return table(("fact", "value", "scope", "from, or why it is absent"), rows, prose=True)
 
 
-def _e(text: object) -> str:
+def escaped(text: object) -> str:
+    """Foreign text for HTML: one line, printable, without markup."""
     return html.escape(units.plain(text), quote=True)
 
 
-def _p(text: str, css: str) -> str:
-    return f'<p class="{css}">{_e(text)}</p>'
+def paragraph(text: str, css: str) -> str:
+    """One paragraph of a class of the style: muted, note, line."""
+    return f'<p class="{css}">{escaped(text)}</p>'
 
 
-def _table(headers: Sequence[str], rows: Iterable[Sequence[str]], prose: bool = False) -> str:
-    head = "".join(f"<th>{'<br>'.join(map(_e, h.splitlines()))}</th>" for h in headers)
-    body = "\n".join("<tr>" + "".join(f"<td>{_e(cell)}</td>" for cell in row) + "</tr>" for row in rows)
+def table(headers: Sequence[str], rows: Iterable[Sequence[str]], prose: bool = False) -> str:
+    """A table that scrolls by itself where it is wide; prose: columns of words, to the left and wrapped."""
+    head = "".join(f"<th>{'<br>'.join(map(escaped, h.splitlines()))}</th>" for h in headers)
+    body = "\n".join("<tr>" + "".join(f"<td>{escaped(cell)}</td>" for cell in row) + "</tr>" for row in rows)
     css = ' class="prose"' if prose else ""
     return f'<div class="scroll"><table{css}><thead><tr>{head}</tr></thead><tbody>\n{body}</tbody></table></div>'

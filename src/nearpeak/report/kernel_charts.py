@@ -1,0 +1,113 @@
+"""The charts of a checked kernel: the roofline with the kernel on it, and its times beside what they could be."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from nearpeak.report import units
+from nearpeak.report.measure_charts import BURST, INK, MUTED, SERIES, SPEC, SUSTAINED, plain_axes, ticks
+
+KERNEL, LIBRARY, AFTER = SERIES[1], SUSTAINED, SERIES[2]
+
+
+@dataclass(frozen=True)
+class Point:
+    """One dot of the roofline: FLOP/s at the op's FLOP per byte."""
+
+    label: str
+    rate: float
+    colour: str
+
+
+@dataclass(frozen=True)
+class Bar:
+    """One row of times. high: the end of an interval, for what is predicted; None for what is one number."""
+
+    label: str
+    seconds: float
+    colour: str
+    high: float | None = None
+
+
+def kernel_roofline(
+    figure: Any,
+    intensity: float,
+    points: Sequence[Point],
+    flop_rate: float | None,
+    byte_rate: float | None,
+    memory: str,
+) -> None:
+    """What the device allows at each FLOP per byte, and where the kernel and the library are. Rates in FLOP/s, B/s."""
+    roof = min(r for r in (flop_rate, byte_rate and byte_rate * intensity) if r)
+    ridge = flop_rate / byte_rate if flop_rate and byte_rate else intensity
+    left, right = min(ridge, intensity) / 30, max(ridge, intensity) * 30
+    rates = [roof, *(p.rate for p in points)]
+    axes = plain_axes(figure, "FLOP per byte that the op must read or write")
+    axes.set(xscale="log", yscale="log", xlim=(left, right), ylim=(min(rates) / 4, max(rates) * 4))
+    if byte_rate:
+        end = ridge if flop_rate else right
+        axes.plot([left, end], [byte_rate * left, byte_rate * end], color=INK, lw=1.6)
+        low = max(left, min(rates) / 4 / byte_rate) * 1.3
+        axes.annotate(f"{memory} {units.byte_rate(byte_rate)}", (low, byte_rate * low), (12, 0),
+                      textcoords="offset points", va="center", color=INK)  # fmt: skip
+    if flop_rate:
+        start = ridge if byte_rate else left
+        axes.plot([start, right], [flop_rate, flop_rate], color=INK, lw=1.6)
+        axes.annotate(f"products {units.flop_rate(flop_rate)}", (right, flop_rate), (0, 5),
+                      textcoords="offset points", ha="right", color=INK)  # fmt: skip
+    axes.plot([intensity, intensity], [min(rates) / 4, max(rates) * 4], color=MUTED, lw=0.8, ls=":")
+    span = math.log10(max(rates) / min(rates) * 16)
+    last = math.log10(roof)
+    for p in sorted(points, key=lambda p: -p.rate):
+        axes.plot([intensity], [p.rate], "o", color=p.colour, ms=7, zorder=4)
+        height = min(math.log10(p.rate), last - 0.065 * span)  # labels one under the other, never over one another
+        last = height
+        axes.annotate(f"{p.label} {units.flop_rate(p.rate)}", (intensity, 10**height), (9, 0),
+                      textcoords="offset points", va="center", color=INK)  # fmt: skip
+    axes.grid(True, lw=0.6)
+    ticks(axes.xaxis, lambda v: f"{v:g}")
+    ticks(axes.yaxis, lambda v: units.quantity(v, "FLOP/s").replace(".00 ", " ").replace(".0 ", " "))
+
+
+def times(figure: Any, bars: Sequence[Bar]) -> None:
+    """Times as bars from the left; a predicted one as the interval that it lies in."""
+    ends = [end for b in bars for end in (b.seconds, b.high) if end]
+    scale = units.column(ends, "s")
+    wide = max(ends) / min(ends) > 30
+    least = 10 ** math.floor(math.log10(min(ends) / scale.factor) - 0.1) if wide else 0.0
+    axes = plain_axes(figure, scale.unit + (", logarithmic" if wide else ""))
+    room = (max(ends) / scale.factor / least) ** 0.35 if wide else 1.28
+    axes.set(xscale="log" if wide else "linear", xlim=(least or 0.0, max(ends) / scale.factor * room))
+    for row, b in enumerate(bars):
+        low, high = b.seconds / scale.factor, (b.high or b.seconds) / scale.factor
+        start = least if b.high is None else low
+        axes.barh(row, max(high - start, 0.004 * high), 0.62, left=start, color=b.colour)
+        text = units.seconds(b.seconds) + (f" to {units.seconds(b.high)}" if b.high else "")
+        axes.annotate(text, (high, row), (5, 0), textcoords="offset points", va="center", fontsize=8.5)
+    axes.set_yticks(range(len(bars)), [b.label if len(b.label) <= 40 else b.label[:39] + "…" for b in bars])
+    axes.set_ylim(len(bars) - 0.45, -0.6)
+    axes.grid(True, axis="x", lw=0.6)
+    ticks(axes.xaxis, lambda v: f"{v:g}", log=wide)
+
+
+def bars_of(
+    speed: dict[str, Any] | None, limit: float | None, modelled: float | None, causes: Sequence[dict[str, Any]]
+) -> list[Bar]:
+    """The rows of `times`: measured where there was a run, else the model's least time; then each fix."""
+    bars: list[Bar] = []
+    if speed:
+        for name, timing, warm, cold in (("kernel", speed["kernel"], KERNEL, KERNEL), ("library", speed["library"],
+                                         LIBRARY, BURST)):  # fmt: skip
+            if timing:
+                bars += [Bar(f"{name}, warm", timing["warm"], warm), Bar(f"{name}, cold", timing["cold"], cold)]
+    elif modelled:
+        bars.append(Bar("now, at least, by the model", modelled, KERNEL))
+    if limit:
+        bars.append(Bar("limit", limit, SPEC))
+    bars += [
+        Bar(f"after fix {n}: {c['name']}", c["seconds"][0], AFTER, c["seconds"][1]) for n, c in enumerate(causes, 1)
+    ]
+    return [b for b in bars if b.seconds > 0]

@@ -18,6 +18,7 @@ STEPS = [
 
 
 def main() -> int:
+    OUT.mkdir(exist_ok=True)
     for title, arguments in STEPS:
         shown = [str(a.relative_to(OUT.parent)) if isinstance(a, Path) else a for a in arguments]
         print(f"\n== {title}\n$ nearpeak {' '.join(shown)}", flush=True)

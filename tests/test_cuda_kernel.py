@@ -195,7 +195,7 @@ def test_an_unknown_architecture() -> None:
 def test_without_nvrtc_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("cuda.bindings.nvrtc", "cuda.nvrtc"):
         monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(UserError, match=r"pip install 'nearpeak\[cuda\]'"):
+    with pytest.raises(UserError, match=r"pip install cuda-bindings"):
         cuda_compile.compile_to_cubin(source_of("__global__ void f() {}"), "f")
 
 

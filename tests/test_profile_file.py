@@ -80,9 +80,9 @@ def test_a_name_longer_than_the_file_system_takes(tmp_path) -> None:
 
 @pytest.mark.parametrize("make", [h200, cpu_only, bare_gpu, two_gpus])
 def test_round_trip(make, tmp_path) -> None:
-    save(make(), tmp_path / "new folder" / "profile.json")
-    assert load(tmp_path / "new folder" / "profile.json") == make()
-    assert os.listdir(tmp_path / "new folder") == ["profile.json"]
+    save(make(), tmp_path / "profile.json")
+    assert load(tmp_path / "profile.json") == make()
+    assert os.listdir(tmp_path) == ["profile.json"]
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))

@@ -206,15 +206,14 @@ def test_variables_of_the_module_keep_their_values_from_block_to_block() -> None
 def test_unknown_instructions_stop_it_with_their_name_and_line() -> None:
     source = """extern "C" __global__ void k(float* x) {
         float d[4] = {}; unsigned a = threadIdx.x;
-        asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 "
-            "{%0,%1,%2,%3}, {%4,%4,%4,%4}, {%4,%4}, {%0,%1,%2,%3};"
-            : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) : "r"(a));
-        x[threadIdx.x] = d[0]; }"""
+        #define D "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 REGISTERS" : D : "r"(a));
+        x[threadIdx.x] = d[0]; }""".replace("REGISTERS", "{%0,%1,%2,%3},{%4,%4,%4,%4},{%4,%4},{%0,%1,%2,%3};")
     x = np.zeros(32, np.float32)
     result = run(ptx(source), (1,), (32,), x)
     assert result.stopped is not None
     assert "mma.sync" in result.stopped
-    assert "line 3" in result.stopped
+    assert "line 4" in result.stopped
     assert not x.any()
 
 

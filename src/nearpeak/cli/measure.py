@@ -49,13 +49,15 @@ def measure(
     from nearpeak.hardware.catalogue import find_spec
     from nearpeak.hardware.devices import find_devices, select_devices, sensors_of
     from nearpeak.records.errors import UserError
-    from nearpeak.records.files import check_writable, write_text_atomically
+    from nearpeak.records.files import check_writable, make_folder, write_text_atomically
     from nearpeak.report.measure_page import page
 
     here = find_devices()
     chosen = select_devices(here, wanted)
     machine = describe_machine(here, command_line(), commit())
     target = out or profile_file.default_path(machine.id)
+    if out is None:
+        make_folder(target.parent)
     old = profile_file.load(old_file) if old_file else None
     # Whatever would fail after minutes of measuring fails now.
     if old:

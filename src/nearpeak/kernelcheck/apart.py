@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -26,8 +27,11 @@ def check_apart(request: Request, timeout: float = TIMEOUT_S) -> dict[str, Any]:
         answer = Path(folder) / "answer.json"
         command = [sys.executable, "-m", "nearpeak.kernelcheck.apart", str(answer)]
         text = json.dumps(dataclasses.asdict(request))
+        quiet = {"PYOPENCL_NO_CACHE": "1", "POCL_KERNEL_CACHE": "0"}  # nothing is left in the user's folders
         try:
-            done = subprocess.run(command, input=text, text=True, stdout=sys.stderr, timeout=timeout)
+            done = subprocess.run(
+                command, input=text, text=True, stdout=sys.stderr, timeout=timeout, env={**os.environ, **quiet}
+            )
         except subprocess.TimeoutExpired:
             return lost(request, f"no end after {timeout:g} s: it hangs, or is far too slow; a barrier that not all "
                         "threads reach, or a loop that never ends")  # fmt: skip

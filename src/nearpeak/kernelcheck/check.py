@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -57,10 +58,21 @@ def check_kernel(request: Request, progress: Progress = lambda text: None) -> Ou
     if source.language == "Triton" and not on_gpu:
         os.environ["TRITON_INTERPRET"] = "1"  # read when Triton is first imported: later, in this process alone
     op = op_of(request, declaration)
+    _passes_its_output(source, declaration, op)
     sizes = sizes_of(op, request.shape, "gpu" if on_gpu else "cpu")
     if source.language == "CUDA" and not on_gpu:
         return _analysed_only(request, source, declaration, op, sizes)
     return _Check(request, source, declaration, op, sizes, device.id, progress).outcome()
+
+
+def _passes_its_output(source: Source, declaration: Declaration, op: Op) -> None:
+    """Raises UserError where a kernel is never given the op's output."""
+    named = re.findall(r"\w+", " ".join(declaration.args))
+    if source.language in ("CUDA", "OpenCL") and named and op.output.name not in named:
+        raise UserError(
+            f"'args {', '.join(declaration.args)}' does not name {op.output.name}, the output of {op.name}; "
+            f"its tensors are {', '.join(t.name for t in op.tensors)}"
+        )
 
 
 def op_of(request: Request, declaration: Declaration) -> Op:
@@ -190,10 +202,10 @@ def _library(op: Op, inputs: Tensors, sizes: Sizes) -> Callable[[], object] | No
 def _analysed_only(
     request: Request, source: Source, declaration: Declaration, op: Op, sizes: dict[str, int]
 ) -> Outcome:
-    from nearpeak.kernelcheck.explain import ASSUMED, ASSUMED_NAME, explain
+    from nearpeak.kernelcheck.explain import ASSUMED, ASSUMED_NAME, explain, sheet_rate
     from nearpeak.kernelcheck.outcome import outcome_of
 
     if request.shape is None:
         sizes = sizes_of(op, None, "gpu")
-    why = explain(source, declaration, op, sizes, ASSUMED)
+    why = explain(source, declaration, op, sizes, ASSUMED, flop_per_s=sheet_rate(declaration.precision))
     return outcome_of(source, declaration, op, sizes, ASSUMED_NAME, None, None, None, why)

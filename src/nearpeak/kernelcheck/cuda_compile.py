@@ -16,7 +16,7 @@ from nearpeak.kernelcheck.source import Source
 from nearpeak.records.errors import UserError
 
 DEFAULT_ARCH = "sm_90"
-INSTALL = "pip install 'nearpeak[cuda]' (cuda-bindings and nvidia-cuda-nvrtc)"
+INSTALL = "pip install cuda-bindings nvidia-cuda-nvrtc"
 LOG_CHARACTERS = 4000
 _OWN_FEATURES = {"sm_90": r"wgmma|setmaxnreg", "sm_100": r"tcgen05|setmaxnreg", "sm_103": r"tcgen05|setmaxnreg"}
 

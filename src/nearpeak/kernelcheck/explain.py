@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from nearpeak.hardware.catalogue import find_by_name
 from nearpeak.kernelcheck import access, advice, occupancy, ptx, trace, trace_records
 from nearpeak.kernelcheck.bounds import Chip
 from nearpeak.kernelcheck.cubin import Resources, resources
@@ -15,6 +16,7 @@ from nearpeak.kernelcheck.kernel import Declaration, Sizes, Tensors
 from nearpeak.kernelcheck.launch import Geometry, TensorMapRequest, geometry, values
 from nearpeak.kernelcheck.limit import Limit
 from nearpeak.kernelcheck.op import Op
+from nearpeak.kernelcheck.rounding import default_accumulate
 from nearpeak.kernelcheck.source import Source
 from nearpeak.kernelcheck.trace_memory import AddressOnly
 from nearpeak.records.machine_profile import DeviceProfile
@@ -23,6 +25,12 @@ from nearpeak.records.machine_profile import DeviceProfile
 ASSUMED = Chip("sm_90", 132, 1.98e9, memory=4.8e12)
 ASSUMED_NAME = "an H200 by its data sheet, since no GPU is here"
 _TRACED_FOR = "compute_90"  # what is asked of memory does not depend on it; the PTX interpreter knows this one best
+
+
+def sheet_rate(precision: str) -> float | None:
+    """FLOP/s of that GPU by its sheet, so that no prediction goes beyond them; None where the sheet has none."""
+    rate = find_by_name("H200 SXM 141 GB").rate(precision, default_accumulate(precision))
+    return rate.figure.value if rate else None
 
 
 @dataclass(frozen=True)

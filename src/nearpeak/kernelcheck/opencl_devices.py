@@ -14,9 +14,7 @@ from typing import Any
 
 from nearpeak.records.errors import UserError
 
-INSTALL = (
-    "pip install 'nearpeak[opencl]' (pyopencl and Intel's CPU driver), or your system's package, e.g. pocl-opencl-icd"
-)
+INSTALL = "pip install pyopencl intel-opencl-rt intel-cmplr-lib-rt, or your system's packages, e.g. pocl-opencl-icd"
 _SYSTEM_DRIVERS = Path("/etc/OpenCL/vendors")
 
 

@@ -82,7 +82,7 @@ def outcome_of(
 def _why_no_time(verdict: Verdict | None, speed: Speed | None) -> str:
     if speed and speed.refused:
         return speed.refused
-    return "not run: no GPU is here" if verdict is None else "not timed"
+    return "not run" if verdict is None else "not timed"
 
 
 def _why_facts(why: Explanation | None) -> dict[str, Any] | None:

@@ -17,7 +17,7 @@ def write_text_atomically(path: Path | str, text: str) -> None:
     Whoever reads `path` sees the old content or the new, never a part. A symbolic link keeps pointing to its target.
     A lone surrogate, which UTF-8 cannot hold, becomes "?".
 
-    Raises UserError, naming the path, where the folder cannot be made or written to, the disk is full, or `path` is
+    Raises UserError, naming the path, where the folder is missing or not writable, the disk is full, or `path` is
     something other than a plain file. No temporary file stays behind.
     """
     with _aside(path) as (temporary, handle):
@@ -38,6 +38,14 @@ def check_writable(path: Path | str) -> None:
         os.close(handle)
 
 
+def make_folder(folder: Path) -> None:
+    """Make a folder of nearpeak's own, and those on the way. Raises UserError where that cannot be."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"cannot make the folder {folder}: {error.strerror or error}. Name a file by --out.") from error
+
+
 def _target(path: Path | str) -> Path:
     """Where `path` leads, links followed. Raises UserError where something other than a plain file is in the way."""
     target = Path(os.path.realpath(path))
@@ -53,13 +61,9 @@ def _target(path: Path | str) -> Path:
 
 @contextmanager
 def _aside(path: Path | str) -> Iterator[tuple[Path, int]]:
-    """A new file beside `path` and its open handle; gone afterwards unless it was renamed. OSErrors become UserErrors.
-
-    Folders that are missing on the way are made.
-    """
+    """A new file beside `path` and its handle; gone afterwards unless it was renamed. OSErrors become UserErrors."""
     temporary = _target(path).parent / f".nearpeak-{secrets.token_hex(8)}.tmp"
     try:
-        temporary.parent.mkdir(parents=True, exist_ok=True)
         try:
             yield temporary, os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
         finally:

@@ -67,9 +67,15 @@ def verdict_lines(result: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield f"right: {len(shapes)} shapes, {verdict['compared']}", "green"
     else:
         yield "NOT RIGHT", "bold red"
-    for finding in verdict["findings"]:
+    kinds = [finding["check"] for finding in verdict["findings"]]
+    for place, finding in enumerate(verdict["findings"]):
+        if finding["check"] in kinds[:place]:
+            continue  # the same at another shape: counted below, whole in the JSON
         at = f" at {finding['shape']}" if finding["shape"] else ""
+        more = kinds.count(finding["check"]) - 1
         yield f"  {finding['check']}{at}: {units.plain(finding['text'])}", "red"
+        if more:
+            yield f"  … and at {more} more {'shapes' if more > 1 else 'shape'}", "red"
     speed = result["speed"]
     if speed and speed["refused"]:
         yield f"  time refused: {speed['refused']}", "red"

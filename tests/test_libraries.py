@@ -75,7 +75,7 @@ def test_a_torch_without_cuda_says_what_it_costs(tmp_path: Path) -> None:
     torch.version.cuda = None
     torch.cuda.is_available = lambda: False
     found = named(find_libraries((), torch, Nvml(FakeNvml()), tmp_path))
-    for name in ("CUDA runtime", "cuBLAS", "cuDNN", "NCCL", "NVRTC", "OpenCL"):
+    for name in ("CUDA runtime", "cuBLAS", "cuDNN", "NCCL", "OpenCL"):
         assert found[name].missing_costs, name
         assert not found[name].in_use, name
         assert found[name].version is None, name
@@ -135,3 +135,12 @@ def test_report_17_attention_is_tried_in_a_precision_that_the_card_has(
     card = properties(major=capability[0], minor=capability[1])
     (device,) = nvidia_devices(Nvml(FakeNvml()), read_torch_cuda(fake_torch(card)), {})
     assert _precision(SimpleNamespace(float16="half", bfloat16="brain", float32="single"), device) == expected
+
+
+def test_nvrtc_needs_no_cuda_build_of_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    from nearpeak.hardware import libraries
+
+    monkeypatch.setattr(libraries, "_package", lambda *names: "13.0.88")
+    assert libraries._nvrtc().in_use
+    monkeypatch.setattr(libraries, "_package", lambda *names: None)
+    assert libraries._nvrtc().missing_costs

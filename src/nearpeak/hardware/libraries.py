@@ -37,7 +37,7 @@ def find_libraries(
             ("cuBLAS", lambda: _part_of_cuda(torch, "cuBLAS", "nvidia-cublas", "matrix products on NVIDIA cards")),
             ("cuDNN", lambda: _cudnn(torch)),
             ("NCCL", lambda: _nccl(torch, "NCCL")),
-            ("NVRTC", lambda: _part_of_cuda(torch, "NVRTC", "nvidia-cuda-nvrtc", "compiling of CUDA kernels")),
+            ("NVRTC", _nvrtc),
         ]
     asks += [
         ("Triton", lambda: _triton(torch)),
@@ -90,6 +90,14 @@ def _part_of_cuda(torch: Any, name: str, package: str, work: str) -> Library:
         return Library(name, version, in_use, "installed beside torch")
     found = ctypes.util.find_library(name.lower())
     return Library(name, None, in_use, f"the system's {found}" if found else "built into torch; it does not say which")
+
+
+def _nvrtc() -> Library:
+    """The compiler of CUDA kernels; it needs neither a GPU nor torch's CUDA build."""
+    version = _package("nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu13", "nvidia-cuda-nvrtc-cu12")
+    if version:
+        return Library("NVRTC", version, True, "compiles CUDA kernels for `kernel check`")
+    return Library("NVRTC", None, False, "not installed", "CUDA kernels can be neither compiled nor checked")
 
 
 def _cudnn(torch: Any) -> Library:

@@ -135,14 +135,13 @@ class _Check:
             unordered=self.request.unordered,
             progress=self.progress,
         )
-        broken = any(finding.check in ("crash", "launch") for finding in verdict.findings)
         interpreted = kernel.language == "Triton" and device.type == "cpu"  # its time says nothing
-        if broken or interpreted:
+        if not verdict.right or interpreted:  # nor does that of a kernel that is not right
             speed, profile, limit = None, None, None
         else:
             speed, profile = self._speed(kernel, here)
             limit = self._limit(profile)
-        why = None if broken or self.source.language != "CUDA" else self._why(profile, speed, limit)
+        why = self._why(profile, speed, limit) if self.source.language == "CUDA" else None
         return outcome_of(self.source, self.declaration, self.op, self.sizes, here.name, verdict, speed, limit, why)
 
     def _speed(self, kernel: Kernel, here: Any) -> tuple[Speed, DeviceProfile]:

@@ -82,7 +82,9 @@ def outcome_of(
 def _why_no_time(verdict: Verdict | None, speed: Speed | None) -> str:
     if speed and speed.refused:
         return speed.refused
-    return "not run" if verdict is None else "not timed"
+    if verdict is None:
+        return "not run"
+    return "not timed" if verdict.right else "not timed: it is not right"
 
 
 def _why_facts(why: Explanation | None) -> dict[str, Any] | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nearpeak.kernelcheck.occupancy import LIMITS, launch_bound, limits_of, occupancy, waves
+from nearpeak.kernelcheck.occupancy import LIMITS, first_level_cache, launch_bound, limits_of, occupancy, waves
 
 
 @pytest.mark.parametrize(
@@ -79,3 +79,11 @@ def test_waves() -> None:
 def test_launch_bound() -> None:
     assert launch_bound(4e-6, 2e-6)
     assert not launch_bound(1e-3, 2e-6)
+
+
+def test_a_block_has_its_share_of_the_first_level_cache() -> None:
+    fit = occupancy("sm_90", 256, 32, 16384)
+    assert fit is not None
+    assert first_level_cache("sm_90a", fit, 16384) == 256 * 1024 / fit.blocks - 16384
+    assert first_level_cache("sm_90", None, 0) == 128 * 1024
+    assert first_level_cache("sm_75", fit, 10**6) == 8 * 1024

@@ -98,10 +98,10 @@ def explain(
         shared=shape.shared,
     )
     traced = trace.trace(module, compiled.symbol, launch)
-    report = access.analyse(traced)
     threads = shape.block[0] * shape.block[1] * shape.block[2]
     shared = traced.shared_bytes or (used.shared_bytes or 0) + shape.shared
     fit = occupancy.occupancy(chip.architecture, threads, used.registers or 32, shared)
+    report = access.analyse(traced, occupancy.first_level_cache(chip.architecture, fit, shared))
     waves = occupancy.waves(launch.blocks, fit.blocks, chip.multiprocessors) if fit and fit.blocks else None
     facts = advice.Facts(
         traced,

@@ -117,3 +117,18 @@ def waves(grid_blocks: int, blocks_at_a_time: int, multiprocessors: int) -> Wave
 def launch_bound(seconds: float, launch_seconds: float) -> bool:
     """Whether a run is so short that starting it counts: less than five times what a launch costs."""
     return seconds < 5 * launch_seconds
+
+
+# First-level cache and shared memory of one multiprocessor together, in KB (NVIDIA whitepapers; from memory).
+_TOGETHER = {"sm_70": 128, "sm_75": 96, "sm_80": 192, "sm_86": 128, "sm_87": 192, "sm_89": 128, "sm_90": 256}
+
+
+def first_level_cache(architecture: str, fit: Occupancy | None, shared: int) -> float:
+    """Bytes of the first-level cache that one block has to itself: what shared memory leaves, among the blocks there.
+
+    Half of 256 KB where the architecture or the fit is not known.
+    """
+    together = _TOGETHER.get("sm_" + architecture.split("_")[-1].rstrip("af"), 256) * _KB
+    if fit is None or not fit.blocks:
+        return together / 2
+    return max(together / fit.blocks - shared, 8 * _KB)

@@ -24,7 +24,7 @@ from profiles import bare_gpu, cpu_only, h200
 
 H200 = h200().devices[0]
 CPU = torch.device("cpu")
-BRIEF = Effort(0.0, 0.005, 0.02, 0.8, None, None, None)
+BRIEF = Effort(0.0, 0.005, 0.02, 0.8, None, None)
 
 
 def cube(n: int) -> dict[str, int]:

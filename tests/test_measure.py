@@ -27,8 +27,8 @@ from nearpeak.records.reading import Reading
 from nearpeak.timing.sustained import Settling, Sustained
 
 SHORT = Settling(0.01, 0.05, 0.02)
-FULL = {"sustained": SHORT, "again": SHORT, "memory": SHORT}
-LITTLE = Effort(rest=0, warm_up=0.001, burst=0.002, longest_call=0.5, sustained=None, again=None, memory=None)
+FULL = {"sustained": SHORT, "brief": SHORT}
+LITTLE = Effort(rest=0, warm_up=0.001, burst=0.002, longest_call=0.5, sustained=None, brief=None)
 
 
 @pytest.fixture

@@ -34,7 +34,7 @@ def bandwidth_ceiling(
     way, burst = max(bursts, key=lambda pair: pair[0].bytes * pair[1].per_second)
     if not bench.quick:
         bench.progress(f"{label}, sustained")
-    held = bench.sustained(way.work, 1 / burst.per_second, bench.effort.memory)
+    held = bench.sustained(way.work, 1 / burst.per_second, bench.effort.brief)
     joules, why_not = energy_per_unit(held, way.bytes)
     missing = {"error": "only products have an error"}
     if why_not:

@@ -11,6 +11,7 @@ import torch
 from nearpeak.hardware.sensors import Sensors
 from nearpeak.records.ceiling import Ceiling, Load
 from nearpeak.records.device import Device
+from nearpeak.records.errors import first_line
 from nearpeak.records.spec import Spec
 from nearpeak.timing.sensor_window import SensorWindow
 from nearpeak.timing.statistics import median, spread
@@ -24,7 +25,8 @@ class Effort:
 
     rest            idle before a burst, so that its clock is not yet held down by what ran before
     burst           length of the timed train; longest_call: a shape whose single product takes longer is left out
-    sustained       after a rest; again: another shape of the same product right after, the card still hot
+    sustained       a product, after a rest; brief: what settles at once: memory, links, and the next shape of a product
+                    right after, the card still hot
     """
 
     rest: float
@@ -32,16 +34,15 @@ class Effort:
     burst: float
     longest_call: float
     sustained: Settling | None
-    again: Settling | None
-    memory: Settling | None
+    brief: Settling | None
 
 
 # Seen on an H200: after 0.6 s of rest a full matmul load ran 60 to 80 ms before its power cap lowered the clock, after
 # 0.1 s only 20 ms; the lower clock had settled within 1.5 s. Memory and links settle at once.
-GPU = Effort(0.6, 0.02, 0.04, 0.1, Settling(1.5, 3.0, 2.1), Settling(1.0, 1.0, 2.1), Settling(1.0, 1.0, 2.1))
-GPU_QUICK = replace(GPU, sustained=None, again=None, memory=None)
-CPU = Effort(0.0, 0.2, 1.0, 0.8, Settling(1.5, 3.0, 2.1), Settling(1.0, 1.0, 2.1), Settling(1.0, 1.0, 2.1))
-CPU_QUICK = Effort(0.0, 0.1, 0.4, 0.2, None, None, None)
+GPU = Effort(0.6, 0.02, 0.04, 0.1, Settling(1.5, 3.0, 2.1, rest=0.6), Settling(1.0, 1.0, 2.1))
+GPU_QUICK = replace(GPU, sustained=None, brief=None)
+CPU = Effort(0.0, 0.2, 1.0, 0.8, Settling(1.5, 3.0, 2.1), Settling(1.0, 1.0, 2.1))
+CPU_QUICK = Effort(0.0, 0.1, 0.4, 0.2, None, None)
 
 
 @dataclass(frozen=True)
@@ -89,8 +90,6 @@ class Bench:
         """The rate once clock and power have settled; None where they are not waited for."""
         if wait is None:
             return None
-        if wait is self.effort.sustained:
-            time.sleep(self.effort.rest)
         return sustain(work, self.torch_device, self.sensors, seconds_per_call, wait)
 
     def other_processes(self) -> tuple[str, ...] | None:
@@ -135,10 +134,9 @@ class Skipped:
 
 def why(error: Exception) -> str:
     """An error in one line; its type is named where its text alone would say little."""
-    text = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
-    if isinstance(error, NotMeasured | MemoryError | ArithmeticError | RuntimeError) and text:
-        return text
-    return f"{type(error).__name__}: {text}".rstrip(": ")
+    text, name = first_line(error), type(error).__name__
+    own_words = isinstance(error, NotMeasured | MemoryError | ArithmeticError | RuntimeError) or text == name
+    return text if own_words else f"{name}: {text}"
 
 
 QUICK = "--quick does not wait until the clock has settled"

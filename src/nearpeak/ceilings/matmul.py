@@ -132,7 +132,7 @@ def _sustained(bench: Bench, one: _Product) -> dict[Shape, Sustained]:
             ran = bench.sustained(work, 1 / one.bursts[shape].per_second, wait)
         if ran is not None:
             held[shape] = ran
-        wait = bench.effort.again
+        wait = bench.effort.brief
     return held
 
 

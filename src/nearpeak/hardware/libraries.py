@@ -12,6 +12,7 @@ from typing import Any
 from nearpeak.hardware.attention import attention_libraries
 from nearpeak.hardware.nvml import Nvml
 from nearpeak.records.device import Device
+from nearpeak.records.errors import first_line
 from nearpeak.records.library import Library
 
 
@@ -54,7 +55,7 @@ def _alone(name: str, ask: Callable[[], Library]) -> Library:
     try:
         return ask()
     except Exception as error:
-        return Library(name, None, False, f"could not be asked ({type(error).__name__}: {_first_line(error)})")
+        return Library(name, None, False, f"could not be asked ({type(error).__name__}: {first_line(error)[:120]})")
 
 
 def _pytorch(torch: Any) -> Library:
@@ -185,10 +186,6 @@ def _package(*names: str) -> str | None:
         except importlib.metadata.PackageNotFoundError:
             continue
     return None
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [""])[0][:120]
 
 
 def _torch() -> Any:

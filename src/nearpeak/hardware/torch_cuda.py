@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from nearpeak.records.errors import first_line
+
 
 @dataclass(frozen=True)
 class TorchCard:
@@ -51,7 +53,7 @@ def read_torch_cuda(module: Any = None) -> TorchCuda:
             return TorchCuda(reason=_why_unavailable(torch))
         count = int(torch.cuda.device_count())
     except Exception as error:
-        return TorchCuda(reason=f"torch cannot use CUDA ({_first_line(error)})")
+        return TorchCuda(reason=f"torch cannot use CUDA ({first_line(error)[:200]})")
     cards = tuple(card for i in range(count) if (card := _card(torch, i)) is not None)
     reason = None if cards else "torch sees no CUDA device"
     return TorchCuda(cards, _architectures(torch), reason)
@@ -128,9 +130,5 @@ def _why_unavailable(torch: Any) -> str:
     try:
         torch.cuda.init()
     except Exception as error:
-        return f"torch cannot use CUDA ({_first_line(error)})"
+        return f"torch cannot use CUDA ({first_line(error)[:200]})"
     return "torch sees no CUDA device"
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]

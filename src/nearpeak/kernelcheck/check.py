@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from nearpeak.kernelcheck.kernel import Kernel
     from nearpeak.kernelcheck.limit import Limit
     from nearpeak.kernelcheck.op import Op
+    from nearpeak.records.device import Device
     from nearpeak.records.machine_profile import DeviceProfile
 
 Progress = Callable[[str], None]
@@ -62,7 +63,7 @@ def check_kernel(request: Request, progress: Progress = lambda text: None) -> Ou
     sizes = sizes_of(op, request.shape, "gpu" if on_gpu else "cpu")
     if source.language == "CUDA" and not on_gpu:
         return _analysed_only(request, source, declaration, op, sizes)
-    return _Check(request, source, declaration, op, sizes, device.id, progress).outcome()
+    return _Check(request, source, declaration, op, sizes, device, progress).outcome()
 
 
 def _passes_its_output(source: Source, declaration: Declaration, op: Op) -> None:
@@ -112,20 +113,18 @@ class _Check:
     declaration: Declaration
     op: Op
     sizes: Sizes
-    device_id: str
+    here: Device
     progress: Progress
 
     def outcome(self) -> Outcome:
         import torch
 
-        from nearpeak.hardware.devices import find_devices
         from nearpeak.kernelcheck.load import load_kernel
         from nearpeak.kernelcheck.outcome import outcome_of
         from nearpeak.kernelcheck.right import check
 
-        here = next(d for d in find_devices() if d.id == self.device_id)
         self.progress("compiling")
-        device = torch.device(here.torch_name or "cpu")
+        device = torch.device(self.here.torch_name or "cpu")
         kernel = load_kernel(self.request.file, self.request.flags, device)
         verdict = check(
             kernel,
@@ -139,12 +138,14 @@ class _Check:
         if not verdict.right or interpreted:  # nor does that of a kernel that is not right
             speed, profile, limit = None, None, None
         else:
-            speed, profile = self._speed(kernel, here)
+            speed, profile = self._speed(kernel)
             limit = self._limit(profile)
         why = self._why(profile, speed, limit) if self.source.language == "CUDA" else None
-        return outcome_of(self.source, self.declaration, self.op, self.sizes, here.name, verdict, speed, limit, why)
+        return outcome_of(
+            self.source, self.declaration, self.op, self.sizes, self.here.name, verdict, speed, limit, why
+        )
 
-    def _speed(self, kernel: Kernel, here: Any) -> tuple[Speed, DeviceProfile]:
+    def _speed(self, kernel: Kernel) -> tuple[Speed, DeviceProfile]:
         import torch
 
         from nearpeak.ceilings.bench import Bench
@@ -162,6 +163,7 @@ class _Check:
         out = self.op.output
         empty = torch.empty(out.shape(self.sizes), dtype=out.dtype(precision), device=kernel.device)
         call = kernel.bind({**inputs, out.name: empty}, self.sizes)
+        here = self.here
         sensors = sensors_of(here)
         with exactly(precision, sums):
             library = _library(self.op, inputs, self.sizes)

@@ -13,7 +13,7 @@ from typing import Any
 
 from nearpeak.kernelcheck.c_functions import blank
 from nearpeak.kernelcheck.source import Source
-from nearpeak.records.errors import UserError
+from nearpeak.records.errors import UserError, first_line
 
 DEFAULT_ARCH = "sm_90"
 INSTALL = "pip install cuda-bindings nvidia-cuda-nvrtc"
@@ -108,8 +108,7 @@ def _nvrtc() -> Any:
     try:
         nvrtc.nvrtcVersion()
     except Exception as error:  # each version of the package has an exception of its own for a missing library
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise UserError(f"NVRTC cannot be loaded ({reason}): {INSTALL}") from None
+        raise UserError(f"NVRTC cannot be loaded ({first_line(error)}): {INSTALL}") from None
     return nvrtc
 
 

@@ -8,6 +8,7 @@ from nearpeak.ceilings import cache_read, matmul, memory_read
 from nearpeak.ceilings.bench import Bench, NotMeasured
 from nearpeak.ceilings.precisions import precisions_of
 from nearpeak.records.ceiling import Ceiling
+from nearpeak.records.errors import first_line
 from nearpeak.records.machine_profile import DeviceProfile
 
 
@@ -27,7 +28,7 @@ def measure_needed(bench: Bench, precision: str, accumulate: str) -> DeviceProfi
         try:
             found += part()
         except (NotMeasured, MemoryError, ArithmeticError, RuntimeError) as error:
-            skipped[kind] = str(error).splitlines()[0] if str(error) else type(error).__name__
+            skipped[kind] = first_line(error)
     device = bench.device
     return DeviceProfile(device.id, device.name, device.kind, device, bench.spec, None, tuple(found), skipped)
 

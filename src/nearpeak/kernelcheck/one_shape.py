@@ -16,6 +16,7 @@ from nearpeak.kernelcheck.guarded import bits_of, same_bits
 from nearpeak.kernelcheck.kernel import Sizes
 from nearpeak.kernelcheck.run_once import BoundKernel, Job, Refused, number_at
 from nearpeak.kernelcheck.verdict import Check, Finding, shape_text
+from nearpeak.records.errors import first_line
 
 LEAST_REPEATS = 3
 
@@ -115,7 +116,7 @@ class _Shape:
                 out = self.op.library(self.inputs, self.sizes)
             return self._deviation(out.reshape(self.op.output.shape(self.sizes)), kind)
         except (RuntimeError, NotImplementedError) as error:
-            self.result.notes.append(f"the library has no result to compare with: {str(error).splitlines()[0]}")
+            self.result.notes.append(f"the library has no result to compare with: {first_line(error)}")
             return None
 
     def _checksum(self, got: torch.Tensor, kind: Kind) -> None:

@@ -13,7 +13,7 @@ from nearpeak.kernelcheck.kernel_failed import KernelFailed, OutputRefused
 from nearpeak.kernelcheck.launch import TensorMapRequest
 from nearpeak.kernelcheck.source import Source
 from nearpeak.kernelcheck.user_file import find, import_file, place_in
-from nearpeak.records.errors import UserError
+from nearpeak.records.errors import UserError, first_line
 
 if TYPE_CHECKING:
     import torch
@@ -210,7 +210,7 @@ class PythonCall:
                 torch.cuda.synchronize(self._kernel.device)
             except RuntimeError as error:
                 raise KernelFailed(
-                    f"kernel '{self._kernel.declaration.kernel}' broke: {str(error).splitlines()[0]}. The GPU "
+                    f"kernel '{self._kernel.declaration.kernel}' broke: {first_line(error)}. The GPU "
                     "context of this process is lost",
                     context_lost=True,
                 ) from None

@@ -16,7 +16,7 @@ from nearpeak.kernelcheck.run_once import Job
 from nearpeak.kernelcheck.shapes import shapes_for
 from nearpeak.kernelcheck.streams import Waits, own_stream, waits_of
 from nearpeak.kernelcheck.verdict import Finding, Verdict, pattern_of, shape_text
-from nearpeak.records.errors import UserError
+from nearpeak.records.errors import UserError, first_line
 
 # Up to so many FLOPs the truth is computed for every element, in fp64: about a second on a slow device.
 FULL_ON_CPU, FULL_ON_GPU = 5e9, 1e12
@@ -116,7 +116,7 @@ def _checked(job: Job, sizes: Sizes, asked: bool) -> tuple[ShapeResult, bool]:
     except KernelFailed as error:
         return ShapeResult(sizes, Finding("crash", where, str(error))), error.context_lost
     except torch.cuda.OutOfMemoryError as error:
-        raise UserError(f"{where}: not enough memory to check it: {str(error).splitlines()[0]}") from error
+        raise UserError(f"{where}: not enough memory to check it: {first_line(error)}") from error
 
 
 def _error(found: Deviation | None) -> float | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -22,11 +23,12 @@ SETTLED_WITHIN = 0.01  # … within this of one another count as settled
 
 @dataclass(frozen=True)
 class Settling:
-    """How long the load runs before the figure is taken, in seconds."""
+    """How long the load runs before the figure is taken, in seconds; rest: idle before it."""
 
     at_least: float
     at_most: float
     hold: float
+    rest: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,7 @@ class Sustained:
 
 def sustain(work: Work, device: torch.device, sensors: Sensors, seconds_per_call: float, wait: Settling) -> Sustained:
     """Load the device without a gap: first until its rate has settled, then for `wait.hold` seconds with sensors on."""
+    time.sleep(wait.rest)
     calls = max(1, round(BATCH_S / seconds_per_call))
     settling: list[float] = []
     held: list[float] = []

@@ -15,7 +15,7 @@ class Training:
 
     method         full; lora: frozen weights of the workload's precision, trained adapters; qlora: the frozen ones nf4
     rank           of the adapters; targets: the linear maps that get one, by name ("q", "k", "v", "o", "gate", …)
-    recompute      "none"; "full": each block's forward pass runs twice; "attention": scores alone (flash attention does)
+    recompute      "none"; "full": each block runs forward twice; "attention": scores alone (flash attention does)
     master         fp32 copies of the weights are kept beside those of the workload's precision ("mixed precision")
     optimizer      "adamw" (two fp32 numbers a parameter), "adamw_bf16" (two bf16), "adamw_8bit", "sgd_momentum", "sgd"
     gradient       precision that gradients are kept in

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from nearpeak.kernelcheck.occupancy import LIMITS, first_level_cache, launch_bound, limits_of, occupancy, waves
+from nearpeak.kernelcheck.occupancy import (
+    LIMITS,
+    first_level_cache,
+    launch_bound,
+    limits_of,
+    occupancy,
+    unified_cache,
+    waves,
+)
 
 
 @pytest.mark.parametrize(
@@ -86,4 +94,33 @@ def test_a_block_has_its_share_of_the_first_level_cache() -> None:
     assert fit is not None
     assert first_level_cache("sm_90a", fit, 16384) == 256 * 1024 / fit.blocks - 16384
     assert first_level_cache("sm_90", None, 0) == 128 * 1024
+    assert first_level_cache("sm_52", None, 0) == 64 * 1024
     assert first_level_cache("sm_75", fit, 10**6) == 8 * 1024
+
+
+@pytest.mark.parametrize(
+    ("architecture", "warps", "blocks", "shared", "block_shared", "cache"),
+    [  # CUDA Programming Guide 13, tables 30 to 32, in KB; 7.0 by the guide of CUDA 12
+        ("sm_70", 64, 32, 96, 96, 128),
+        ("sm_75", 32, 16, 64, 64, 96),
+        ("sm_80", 64, 32, 164, 163, 192),
+        ("sm_86", 48, 16, 100, 99, 128),
+        ("sm_87", 48, 16, 164, 163, 192),
+        ("sm_89", 48, 24, 100, 99, 128),
+        ("sm_90", 64, 32, 228, 227, 256),
+        ("sm_100", 64, 32, 228, 227, 256),
+        ("sm_103", 64, 32, 228, 227, 256),
+        ("sm_110", 48, 24, 228, 227, 256),
+        ("sm_120", 48, 24, 100, 99, 128),
+        ("sm_121", 48, 24, 100, 99, 128),
+    ],
+)
+def test_the_limits_are_those_of_the_programming_guide(
+    architecture: str, warps: int, blocks: int, shared: int, block_shared: int, cache: int
+) -> None:
+    found = LIMITS[architecture]
+    assert (found.warps, found.blocks) == (warps, blocks)
+    assert (found.shared, found.block_shared, found.cache) == tuple(1024 * n for n in (shared, block_shared, cache))
+    assert unified_cache(architecture + "a") == found.cache
+    # a block may have all but the system's kilobyte, where there is one; what is no shared memory is cache
+    assert found.block_shared + found.system_shared == found.shared < found.cache

@@ -7,7 +7,7 @@ kernels, the plain fp32 product with threads along rows and its mended twin. On 
 run at 1.98 GHz) 17.2 and 3.2 clocks are measured per step where the model says 17 and 3; on an A6000 (84, taken to run
 at 1.8 GHz; times of the public ladder github.com/siboehm/SGEMM_CUDA) 31 and 4.9 where it says 34 and 4. Tags could
 be looked up four a clock (an NVIDIA engineer about Volta on the developer forums). Units per multiprocessor: NVIDIA's
-architecture whitepapers; for sm_103 and sm_120 assumed to be those of their predecessors.
+architecture whitepapers; for sm_103, sm_110, sm_120 and sm_121 assumed to be those of their predecessors.
 
 The model of memory: bytes at the rate of reading, and where reads and writes alternate somewhat longer, because the bus
 has to turn round: an H200 copies at 4.305 TB/s where it reads at 4.598 (benchmarks/results/measure-h200/first.json).
@@ -21,14 +21,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from nearpeak.kernelcheck.access import LineAccess, Traffic
+from nearpeak.kernelcheck.occupancy import unified_cache
 from nearpeak.kernelcheck.request_cost import CACHE_LINE
 from nearpeak.kernelcheck.trace_records import Trace
 
 SCHEDULERS, WARP = 4, 32
 _MANY_UNITS = ("sm_70", "sm_80", "sm_90", "sm_100", "sm_103")  # 32 load/store units; others 16
 TURNAROUND = 4.598 / 4.305 - 1  # how much longer a byte takes where as many are read as written
-# KiB of first-level cache and shared memory together, a multiprocessor (NVIDIA's tuning guides); 128 for others.
-_FIRST_LEVEL = {"sm_75": 96, "sm_80": 192, "sm_87": 192, "sm_90": 256, "sm_100": 256, "sm_103": 256}
 
 
 @dataclass(frozen=True)
@@ -136,7 +135,7 @@ def unjoined(chip: Chip, bad: Iterable[LineAccess], traffic: Iterable[Traffic], 
     again where the cache lines that all resident blocks touch at a time do not fit in the first-level cache.
     """
     at_fault = {(line.buffer, line.kind) for line in bad}
-    room = _FIRST_LEVEL.get("sm_" + chip.architecture.split("_")[-1].rstrip("af"), 128) * 1024 - 1024 * resident
+    room = unified_cache(chip.architecture) - 1024 * resident
     worst: list[Traffic] = []
     for t in traffic:
         if (t.buffer, t.kind) in at_fault and (t.kind != "read" or _at_a_time(trace, t) * resident > room):

@@ -15,7 +15,7 @@ from nearpeak.kernelcheck.trace_records import Trace
 
 NOTABLE = 1.25  # more than a quarter above the least possible is worth a look
 _MATRIX_FROM = {"fp16": 70, "int8": 75, "bf16": 80, "tf32": 80, "fp64": 80, "fp8": 89, "fp4": 100}
-_NO_FP64_MATRIX = (86, 87, 89, 120)
+_NO_FP64_MATRIX = (86, 87, 89, 103, 110, 120, 121)  # CUDA Programming Guide 13, table 33, as are those above
 _FIRST_TRY = 0.3  # share of the ceiling that a first kernel with matrix units reaches: an assumption, not measured
 
 

@@ -1,9 +1,12 @@
 """How many blocks of a kernel fit on a multiprocessor at a time, what limits them, and how evenly the grid fills the
 GPU.
 
-Limits: NVIDIA, "CUDA C++ Programming Guide", table "Technical Specifications per Compute Capability". Allocation units
-(registers by 256 a warp; shared memory by 128 bytes, 256 on 7.x; 1 KB of it kept for the system per block from 8.0
-on): the occupancy calculator of Nsight Compute.
+Limits and sizes of the unified data cache (first-level cache and shared memory together): NVIDIA, "CUDA Programming
+Guide" 13, section 5.1 "Compute Capabilities", tables 30 to 32
+(docs.nvidia.com/cuda/cuda-programming-guide/05-appendices/compute-capabilities.html); for 7.0, which is no longer in it,
+the "CUDA C++ Programming Guide" 12, "Technical Specifications per Compute Capability" and "Compute Capability 7.x".
+Allocation units (registers by 256 a warp; shared memory by 128 bytes, 256 on 7.x; 1 KB of it kept for the system per
+block from 8.0 on): the occupancy calculator of Nsight Compute.
 """
 
 from __future__ import annotations
@@ -18,28 +21,37 @@ PARTITIONS = 4  # a multiprocessor's warp schedulers; each has a quarter of the 
 @dataclass(frozen=True)
 class MultiprocessorLimits:
     """What one multiprocessor holds at a time; shared memory in bytes, `block_shared` the most that one block may
-    have."""
+    have; cache: bytes of the unified data cache, of which shared memory takes its part."""
 
     warps: int
     blocks: int
     shared: int
     block_shared: int
+    cache: int
     shared_unit: int = 128
     system_shared: int = 1024
 
 
 _KB = 1024
+
+
+def _limits(warps: int, blocks: int, shared: int, block_shared: int, cache: int) -> MultiprocessorLimits:
+    return MultiprocessorLimits(warps, blocks, shared * _KB, block_shared * _KB, cache * _KB)
+
+
 LIMITS: dict[str, MultiprocessorLimits] = {
-    "sm_70": MultiprocessorLimits(64, 32, 96 * _KB, 96 * _KB, 256, 0),
-    "sm_75": MultiprocessorLimits(32, 16, 64 * _KB, 64 * _KB, 256, 0),
-    "sm_80": MultiprocessorLimits(64, 32, 164 * _KB, 163 * _KB),
-    "sm_86": MultiprocessorLimits(48, 16, 100 * _KB, 99 * _KB),
-    "sm_87": MultiprocessorLimits(48, 16, 164 * _KB, 163 * _KB),
-    "sm_89": MultiprocessorLimits(48, 24, 100 * _KB, 99 * _KB),
-    "sm_90": MultiprocessorLimits(64, 32, 228 * _KB, 227 * _KB),
-    "sm_100": MultiprocessorLimits(64, 32, 228 * _KB, 227 * _KB),
-    "sm_103": MultiprocessorLimits(64, 32, 228 * _KB, 227 * _KB),
-    "sm_120": MultiprocessorLimits(48, 24, 100 * _KB, 99 * _KB),
+    "sm_70": MultiprocessorLimits(64, 32, 96 * _KB, 96 * _KB, 128 * _KB, 256, 0),
+    "sm_75": MultiprocessorLimits(32, 16, 64 * _KB, 64 * _KB, 96 * _KB, 256, 0),
+    "sm_80": _limits(64, 32, 164, 163, 192),
+    "sm_86": _limits(48, 16, 100, 99, 128),
+    "sm_87": _limits(48, 16, 164, 163, 192),
+    "sm_89": _limits(48, 24, 100, 99, 128),
+    "sm_90": _limits(64, 32, 228, 227, 256),
+    "sm_100": _limits(64, 32, 228, 227, 256),
+    "sm_103": _limits(64, 32, 228, 227, 256),
+    "sm_110": _limits(48, 24, 228, 227, 256),
+    "sm_120": _limits(48, 24, 100, 99, 128),
+    "sm_121": _limits(48, 24, 100, 99, 128),
 }
 
 
@@ -119,16 +131,18 @@ def launch_bound(seconds: float, launch_seconds: float) -> bool:
     return seconds < 5 * launch_seconds
 
 
-# First-level cache and shared memory of one multiprocessor together, in KB (NVIDIA whitepapers; from memory).
-_TOGETHER = {"sm_70": 128, "sm_75": 96, "sm_80": 192, "sm_86": 128, "sm_87": 192, "sm_89": 128, "sm_90": 256}
+def unified_cache(architecture: str) -> int:
+    """Bytes of first-level cache and shared memory together; the smaller of today's sizes where it is not known."""
+    limits = limits_of(architecture)
+    return limits.cache if limits else 128 * _KB
 
 
 def first_level_cache(architecture: str, fit: Occupancy | None, shared: int) -> float:
     """Bytes of the first-level cache that one block has to itself: what shared memory leaves, among the blocks there.
 
-    Half of 256 KB where the architecture or the fit is not known.
+    Half of the whole where the fit is not known.
     """
-    together = _TOGETHER.get("sm_" + architecture.split("_")[-1].rstrip("af"), 256) * _KB
+    together = unified_cache(architecture)
     if fit is None or not fit.blocks:
         return together / 2
     return max(together / fit.blocks - shared, 8 * _KB)

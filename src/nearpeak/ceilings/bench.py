@@ -43,6 +43,7 @@ GPU = Effort(0.6, 0.02, 0.04, 0.1, Settling(1.5, 3.0, 2.1, rest=0.6), Settling(1
 GPU_QUICK = replace(GPU, sustained=None, brief=None)
 CPU = Effort(0.0, 0.2, 1.0, 0.8, Settling(1.5, 3.0, 2.1), Settling(1.0, 1.0, 2.1))
 CPU_QUICK = Effort(0.0, 0.1, 0.4, 0.2, None, None)
+FEW_CALLS = 10
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,17 @@ class Bench:
         return GPU_QUICK if self.quick else GPU
 
     def burst(self, work: Work, at_least: int = 5) -> Burst:
-        """Median rate of single calls, timed in one short train of `at_least` so many after a warm-up."""
+        """Median rate of single calls, timed in one short train of `at_least` so many after a warm-up.
+
+        On a GPU a train of few calls is run twice and the faster counts: the power cap may act on the last of them,
+        and of seven calls three slow ones move the median.
+        """
+        first = self._train(work, at_least)
+        if self.is_cpu or first.samples >= FEW_CALLS:
+            return first
+        return max(first, self._train(work, at_least), key=lambda burst: burst.per_second)
+
+    def _train(self, work: Work, at_least: int) -> Burst:
         effort = self.effort
         time.sleep(effort.rest)
         with SensorWindow(self.sensors, interval=0.01) as window:

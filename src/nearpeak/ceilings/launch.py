@@ -13,11 +13,14 @@ from nearpeak.timing.sensor_window import SensorWindow
 from nearpeak.timing.statistics import percentile, spread
 from nearpeak.timing.timer import synchronize, warm_up
 
-METHOD = "launch/1"
+METHOD = "launch/2"
 CALLS, REPLAYS = 1000, 5  # trains so long that starting one and waiting for its end does not count
 PLACES = 8  # addresses, 1 MiB apart
 UNDISTURBED = 0.1  # the share of trains that set the figure: whatever else a host does only ever adds to a cost
-WARM_UP_S, TIMED_S, QUICK_S = 0.5, 1.5, 0.3  # a host needs a while to reach its clock, and is disturbed now and then
+# A host needs a while to reach its clock. Seen on one: a core stays 40 % slower for seconds, then not; hence several
+# tries with pauses between them, of which the best counts.
+WARM_UP_S, TIMED_S, QUICK_S = 0.5, 1.5, 0.3
+TRIES, PAUSE_S = 5, 0.3
 
 
 def launch(bench: Bench) -> list[Ceiling]:
@@ -28,7 +31,11 @@ def launch(bench: Bench) -> list[Ceiling]:
         for _ in range(CALLS):
             one.add_(1)
 
-    return [_cost(bench, "launch", "torch add_ of one element, eager", train, CALLS)]
+    how, found = "torch add_ of one element, eager", []
+    for tried in range(TRIES):
+        time.sleep(PAUSE_S if tried else 0)
+        found.append(_cost(bench, "launch", how, train, CALLS, 1 / TRIES))
+    return [min(found, key=lambda ceiling: ceiling.burst or 0.0)]
 
 
 def launch_graph(bench: Bench) -> list[Ceiling]:

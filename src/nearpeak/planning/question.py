@@ -1,0 +1,83 @@
+"""What a person asks `nearpeak plan`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from nearpeak.records.errors import UserError
+from nearpeak.records.machine_profile import MachineProfile
+from nearpeak.records.model_spec import ModelSpec
+
+Task = Literal["infer", "train", "lora", "qlora"]
+TASKS: tuple[Task, ...] = ("infer", "train", "lora", "qlora")
+
+# What is taken where the question leaves it open. Each is said in the plan's notes.
+DEFAULT_CONTEXT = 4096
+DEFAULT_OUTPUT_SHARE = 0.25  # of the context is written by the model, the rest is the prompt
+DEFAULT_ELECTRICITY = 0.25  # US dollars a kWh, 2026-12: between the household price in the United States and in Germany
+
+
+@dataclass(frozen=True)
+class Question:
+    """A model, a task, the devices to look at, and what would be good enough.
+
+    spec           of the model
+    task           infer; train (full fine-tune or training from scratch); lora; qlora
+    gpu, count     the card that is asked about, and how many; without `count` 1, 2, 4 and 8 are tried
+    any            all cards of the catalogue, and this machine's CPU, at counts 1, 2, 4 and 8
+    context        positions a sequence: prompt and answer together, or a training sequence
+    batch          sequences in a training step by all devices together; of inference: sequences at once
+    users          people who ask at the same time: inference is then at that many sequences at once
+    precision      of the weights ("bf16", "fp8", "q4_k_m", …); None: as stored, or the best that fits
+    engine         whose efficiency counts: "llama.cpp", "vllm", "trtllm", "gpt-fast", …; None: the usual one
+    target_tps     decode (or training) tokens/s that must be reached by the expected value
+    max_price      US dollars for all cards together
+    profile        of this machine: measured ceilings come before the maker's figures for the cards in it
+    price_per_hour of one card, US dollars; None: from the purchase price
+    electricity    US dollars a kWh
+    """
+
+    spec: ModelSpec
+    task: Task = "infer"
+    gpu: str | None = None
+    count: int | None = None
+    any: bool = False
+    context: int | None = None
+    batch: int | None = None
+    users: int | None = None
+    precision: str | None = None
+    engine: str | None = None
+    target_tps: float | None = None
+    max_price: float | None = None
+    profile: MachineProfile | None = None
+    price_per_hour: float | None = None
+    price_per_card: float | None = None
+    electricity: float = DEFAULT_ELECTRICITY
+
+    def __post_init__(self) -> None:
+        if self.task not in TASKS:
+            raise UserError(f"task {self.task!r} is none of {', '.join(TASKS)}.")
+        for name in ("count", "context", "batch", "users"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise UserError(f"{name} is {value}: it must be 1 or more.")
+        for name in ("target_tps", "max_price", "price_per_hour", "price_per_card"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise UserError(f"{name} is {value:g}: it must be above 0.")
+        if not self.electricity >= 0:
+            raise UserError(f"electricity is {self.electricity:g}: it must be 0 or more.")
+        if self.gpu is None and not self.any and self.profile is None:
+            raise UserError("which cards? Name one with --gpu, or look at all with --any.")
+        if self.gpu is not None and self.any:
+            raise UserError("--gpu names one card and --any all of them: give one of the two.")
+        if self.spec.task != "generate" and self.task in ("lora", "qlora"):
+            raise UserError(f"{self.task} is planned for text models; {self.spec.name} is there to {self.spec.task}.")
+        if self.batch is not None and self.users is not None and self.task == "infer" and self.batch != self.users:
+            raise UserError(f"batch {self.batch} and users {self.users} both say how many sequences run at once.")
+
+    @property
+    def sequences(self) -> int:
+        """At once, in inference."""
+        return self.users or self.batch or 1

@@ -1,0 +1,82 @@
+"""Models that need no file: one data file a name, read by the same code as a folder's config.json."""
+
+from __future__ import annotations
+
+import re
+from difflib import get_close_matches
+from functools import cache
+from importlib import resources
+
+from nearpeak.models.config import Config
+from nearpeak.models.families import architecture_of
+from nearpeak.models.json_file import parse_json
+from nearpeak.models.spec_of import model_spec, parameters_of
+from nearpeak.models.storage import stored_parts
+from nearpeak.records.errors import UserError
+from nearpeak.records.model_spec import ModelSpec
+
+
+@cache
+def known_names() -> tuple[str, ...]:
+    """All of them, sorted."""
+    folder = resources.files("nearpeak.models") / "data"
+    return tuple(sorted(file.name.removesuffix(".json") for file in folder.iterdir() if file.name.endswith(".json")))
+
+
+def find_known(what: str) -> str | None:
+    """The known name that `what` means: letters and digits count, case, separators and an owner before "/" do not."""
+    plain = _plain(what)
+    names = _by_plain_name()
+    return names.get(plain) or names.get(_plain(what.rsplit("/", 1)[-1]))
+
+
+def nearest_names(what: str, count: int = 5) -> list[str]:
+    """Known names that look most like it."""
+    names = _by_plain_name()
+    near = get_close_matches(_plain(what.rsplit("/", 1)[-1]), names, count * 2, 0.4)
+    return list(dict.fromkeys(names[plain] for plain in near))[:count]
+
+
+def read_known(name: str) -> ModelSpec:
+    """The spec of one of known_names()."""
+    data = _data(name)
+    where = f"the known model {name}"
+    values = data["config"]
+    assert isinstance(values, dict), where
+    config = Config(values, where)
+    architecture = architecture_of(config)
+    parts = architecture.parts
+    if parameters_of(parts) != data["parameters"]:
+        raise UserError(
+            f"{where}: its config gives {parameters_of(parts):,} parameters, its data file says {data['parameters']:,}."
+        )
+    stored = stored_parts(parts, str(data["dtype"]))
+    return model_spec(name, architecture, config, parts, stored, str(data["source"]), _notes(data))
+
+
+def _notes(data: dict[str, object]) -> list[str]:
+    notes = data.get("notes", [])
+    assert isinstance(notes, list)
+    return [str(note) for note in notes]
+
+
+@cache
+def _by_plain_name() -> dict[str, str]:
+    """Names and aliases without separators → name."""
+    found: dict[str, str] = {}
+    for name in known_names():
+        aliases = _data(name)["aliases"]
+        assert isinstance(aliases, list)
+        for alias in (name, *aliases):
+            found.setdefault(_plain(str(alias)), name)
+    return found
+
+
+@cache
+def _data(name: str) -> dict[str, object]:
+    text = (resources.files("nearpeak.models") / "data" / f"{name}.json").read_bytes()
+    return parse_json(text, f"models/data/{name}.json")
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", name.lower())

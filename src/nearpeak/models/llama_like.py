@@ -1,0 +1,79 @@
+"""Dense decoders: how each family differs from Llama. Its own published code is the source of each line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from nearpeak.models import pieces as build
+from nearpeak.models.architecture import Piece
+from nearpeak.models.config import Config
+from nearpeak.models.decoder import GEMMA_NORMS, LAYER, Shape, Style
+
+SLIDING, FULL = "sliding_attention", "full_attention"
+OLMO_NORMS = {"post_attention_layernorm": "post_attention_norm", "post_feedforward_layernorm": "post_ffw_norm"}
+
+
+def every_layer(config: Config, layers: int) -> list[str]:
+    """Mistral: all layers slide where a window is given."""
+    return [SLIDING if config.has("sliding_window") else FULL] * layers
+
+
+def upper_layers(config: Config, layers: int) -> list[str]:
+    """Qwen2: layers from max_window_layers on slide, if use_sliding_window says so."""
+    if not config.flag("use_sliding_window", False) or not config.has("sliding_window"):
+        return [FULL] * layers
+    start = config.count("max_window_layers", layers)
+    return [SLIDING if layer >= start else FULL for layer in range(layers)]
+
+
+def every_second(config: Config, layers: int) -> list[str]:
+    """Gemma 2 and gpt-oss: the first of each two layers slides."""
+    return [FULL if layer % 2 else SLIDING for layer in range(layers)]
+
+
+def one_in(key: str, default: int, other: str = SLIDING) -> Callable[[Config, int], list[str]]:
+    """Gemma 3: one layer in `key` sees all positions, the last of each group."""
+
+    def kinds(config: Config, layers: int) -> list[str]:
+        step = config.size(key, default)
+        return [other if (layer + 1) % step else FULL for layer in range(layers)]
+
+    return kinds
+
+
+def _phi3(config: Config, shape: Shape, layers: build.Layers, bias: bool) -> list[Piece]:
+    hidden = config.size("intermediate_size")
+    return [build.gated(f"{LAYER}.mlp", layers, shape.width, hidden, fused="gate_up_proj")]
+
+
+def _starcoder2(config: Config, shape: Shape, layers: build.Layers, bias: bool) -> list[Piece]:
+    stem, hidden = f"{LAYER}.mlp", config.size("intermediate_size")
+    return [build.plain(f"{stem}.c_fc", f"{stem}.c_proj", layers, shape.width, hidden, bias=bias)]
+
+
+_GEMMA2 = {"num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256, "sliding_window": 4096}
+_GEMMA3 = {**_GEMMA2, "vocab_size": 262208, "max_position_embeddings": 131072}
+
+STYLES: dict[str, Style] = {
+    "llama": Style("llama", bias_key="attention_bias", mlp_bias="mlp_bias"),
+    "mistral": Style("mistral", kinds=every_layer),
+    "qwen2": Style("qwen2", bias="qkv", kinds=upper_layers),
+    "qwen3": Style("qwen3", bias_key="attention_bias", qk_norm="head", kinds=upper_layers, defaults={"head_dim": 128}),
+    "gemma2": Style(
+        "gemma2", tied=True, bias_key="attention_bias", norms=GEMMA_NORMS, kinds=every_second, defaults=_GEMMA2
+    ),
+    "gemma3_text": Style(
+        "gemma3", tied=True, bias_key="attention_bias", qk_norm="head", norms=GEMMA_NORMS,
+        kinds=one_in("sliding_window_pattern", 6), defaults=_GEMMA3,
+    ),
+    "phi3": Style(
+        "phi3", kinds=every_layer, feed_forward=_phi3,
+        names=build.AttentionNames(f"{LAYER}.self_attn", fused="qkv_proj"),
+    ),
+    "smollm3": Style("smollm3", tied=True, bias_key="attention_bias", mlp_bias="mlp_bias", kinds=upper_layers),
+    "olmo2": Style("olmo2", bias_key="attention_bias", qk_norm="width", norms=OLMO_NORMS),
+    "starcoder2": Style(
+        "starcoder2", tied=True, bias_key="use_bias", bias_default=True, mlp_bias="use_bias", mlp_bias_default=True,
+        norm_bias=True, kinds=every_layer, feed_forward=_starcoder2,
+    ),
+}  # fmt: skip

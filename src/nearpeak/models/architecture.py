@@ -71,7 +71,7 @@ class Architecture:
     duplicates  names of tensors that repeat another one (a tied head stored again), with the name of that other
     ignored     regular expressions: tensors that are no parameters (masks, rotary frequencies)
     beside      prefixes of whole modules that are counted, not modelled (a vision tower), with what they are
-    outer       prefix of config keys, for messages
+    aside       prefixes of tensors that are parameters, yet not counted, with why (multi-token prediction)
     """
 
     family: str
@@ -83,6 +83,7 @@ class Architecture:
     duplicates: dict[str, str] = field(default_factory=dict)
     ignored: tuple[str, ...] = ()
     beside: dict[str, str] = field(default_factory=dict)
+    aside: dict[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
     @property

@@ -44,9 +44,10 @@ class Mixture:
     names: build.ExpertNames = field(default_factory=build.ExpertNames)
     shared_hidden: int = 0
     fused: bool = False
+    build: Callable[[Shape, Mixture], Piece] | None = None
 
 
-Mixer = Callable[[Config, Shape, Mapping[str, build.Layers]], list[Piece]]
+Mixer = Callable[[Config, Shape, dict[str, build.Layers]], list[Piece]]
 
 
 @dataclass(frozen=True)
@@ -56,14 +57,15 @@ class Style:
     tied         where config.json is silent
     bias         letters of "qkvo" that have a bias always; bias_key: a key that says whether `bias_letters` have one
     mlp_bias     key that says whether the feed-forward's maps have one
-    qk_norm      "", "head" or "width"
+    qk_norm      "", "head" or "width"; gate: of attention's output, from the query's map
     norms        of a layer: name below the layer, name in GGUF; norm_bias: LayerNorms
     kinds        kind of each layer ("full_attention", "sliding_attention", …) where config.json has no layer_types
     window_key   how many positions a sliding layer sees
     mixture      which layers have experts; None: none
-    mixers       pieces in place of attention for further kinds of layers
+    mixers       pieces for kinds of layers that it knows and takes out of the mapping
+    ignored      tensors that are no parameters; aside: prefixes of tensors that are not counted, and why; "{n}" stands
+                 for the number of layers
     defaults     what the family's own code takes where config.json is silent
-    refused      settings that would need other arithmetic: key, the value that it may have, why
     """
 
     family: str
@@ -75,6 +77,7 @@ class Style:
     mlp_bias: str = ""
     mlp_bias_default: bool = False
     qk_norm: str = ""
+    gate: bool = False
     norms: Mapping[str, str] = field(default_factory=lambda: LLAMA_NORMS)
     norm_bias: bool = False
     names: build.AttentionNames = field(default_factory=lambda: build.AttentionNames(f"{LAYER}.self_attn"))
@@ -85,15 +88,16 @@ class Style:
     mixers: Mixer | None = None
     feed_forward: Callable[[Config, Shape, build.Layers, bool], list[Piece]] | None = None
     final_norm: str = "model.norm"
+    final_norm_gguf: str = "output_norm"
     defaults: Mapping[str, int | bool] = field(default_factory=dict)
-    divided: bool = True  # head_dim follows from hidden_size where it is not given, which heads must divide
-    beside: Mapping[str, str] = field(default_factory=dict)
+    ignored: tuple[str, ...] = ()
+    aside: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
 
 def decoder(config: Config, style: Style) -> Architecture:
     """The pieces of one model. Raises UserError naming the key that is missing, wrong or in contradiction."""
-    config.defaults = dict(style.defaults)
+    config.defaults = {**style.defaults, **config.defaults}
     shape = read_shape(config, style)
     kinds = layer_kinds(config, shape.layers, style)
     pieces = [build.table("embedding", "model.embed_tokens.weight", shape.vocab, shape.width)]
@@ -104,7 +108,7 @@ def decoder(config: Config, style: Style) -> Architecture:
             build.norm("norm", f"{LAYER}.{name}", shape.width, f"blk.{{i}}.{gguf}", build.every(shape.layers),
                        style.norm_bias)
         )  # fmt: skip
-    pieces.append(build.norm("final_norm", style.final_norm, shape.width, "output_norm", bias=style.norm_bias))
+    pieces.append(build.norm("final_norm", style.final_norm, shape.width, style.final_norm_gguf, bias=style.norm_bias))
     tied = config.flag("tie_word_embeddings", style.tied)
     pieces.append(build.head(shape.width, shape.vocab, tied))
     return Architecture(
@@ -115,8 +119,8 @@ def decoder(config: Config, style: Style) -> Architecture:
         config.optional_size("max_position_embeddings"),
         roots=ROOTS,
         duplicates={"lm_head.weight": "model.embed_tokens.weight"} if tied else {},
-        ignored=ROTARY,
-        beside=dict(style.beside),
+        ignored=(*ROTARY, *style.ignored),
+        aside={key.replace("{n}", str(shape.layers)): why for key, why in style.aside.items()},
         notes=style.notes,
     )
 
@@ -147,7 +151,7 @@ def _mixers(config: Config, shape: Shape, kinds: list[str], style: Style) -> lis
     bias = style.bias
     if style.bias_key and config.flag(style.bias_key, style.bias_default):
         bias += style.bias_letters
-    pieces: list[Piece] = []
+    pieces = style.mixers(config, shape, by_kind) if style.mixers else []
     for kind in ("full_attention", "sliding_attention", "chunked_attention"):
         layers = by_kind.pop(kind, ())
         if layers:
@@ -155,12 +159,10 @@ def _mixers(config: Config, shape: Shape, kinds: list[str], style: Style) -> lis
             pieces.append(
                 build.attention(
                     style.names, layers, shape.width, shape.heads, shape.kv_heads, shape.head_dim, bias=bias,
-                    norm=style.qk_norm, sinks=style.sinks, window=config.size(key) if key else None,
+                    norm=style.qk_norm, sinks=style.sinks, window=config.size(key) if key else None, gate=style.gate,
                 )
             )  # fmt: skip
-    if by_kind and style.mixers:
-        pieces += style.mixers(config, shape, by_kind)
-    elif by_kind:
+    if by_kind:
         raise config.error("layer_types", f"names {next(iter(by_kind))!r}, which {style.family} has no such layer for")
     return pieces
 
@@ -181,10 +183,12 @@ def _feed_forwards(config: Config, shape: Shape, style: Style) -> list[Piece]:
     if mixture and mixture.layers:
         if mixture.chosen > mixture.experts:
             raise config.error("num_experts_per_tok", f"is {mixture.chosen} of {mixture.experts} experts")
-        pieces.append(
-            build.experts(
+        pieces.append(mixture.build(shape, mixture) if mixture.build else _experts(shape, mixture))
+    return pieces
+
+
+def _experts(shape: Shape, mixture: Mixture) -> Piece:
+    return build.experts(
                 mixture.names, mixture.layers, shape.width, mixture.hidden, mixture.experts, mixture.chosen,
                 shared_hidden=mixture.shared_hidden, fused=mixture.fused,
-            )
-        )  # fmt: skip
-    return pieces
+    )  # fmt: skip

@@ -51,6 +51,28 @@ def _starcoder2(config: Config, shape: Shape, layers: build.Layers, bias: bool) 
     return [build.plain(f"{stem}.c_fc", f"{stem}.c_proj", layers, shape.width, hidden, bias=bias)]
 
 
+def _gemma4(config: Config, shape: Shape, by_kind: dict[str, build.Layers]) -> list[Piece]:
+    """Layers that see all positions have larger heads, and values that are their keys."""
+    config.must_be("enable_moe_block", False, "Gemma 4 with experts is not read yet")
+    config.must_be("num_kv_shared_layers", 0, "layers that share a cache are not read yet")
+    if config.count("hidden_size_per_layer_input", 256):
+        raise config.error("hidden_size_per_layer_input", "is not 0: embeddings of each layer are not read yet")
+    same = config.flag("attention_k_eq_v", False)
+    kv_heads = shape.kv_heads
+    if same and config.has("num_global_key_value_heads"):
+        kv_heads = config.size("num_global_key_value_heads")
+        config.divides("num_global_key_value_heads", kv_heads, "num_attention_heads", shape.heads)
+    layers = by_kind.pop(FULL, ())
+    names = build.AttentionNames(f"{LAYER}.self_attn")
+    head_dim = config.size("global_head_dim", 512)
+    return [
+        build.attention(
+            names, layers, shape.width, shape.heads, kv_heads, head_dim, norm="head", keys_are_values=same,
+            bias="qko" if config.flag("attention_bias", False) else "",
+        )
+    ]  # fmt: skip
+
+
 _GEMMA2 = {"num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256, "sliding_window": 4096}
 _GEMMA3 = {**_GEMMA2, "vocab_size": 262208, "max_position_embeddings": 131072}
 
@@ -65,6 +87,11 @@ STYLES: dict[str, Style] = {
     "gemma3_text": Style(
         "gemma3", tied=True, bias_key="attention_bias", qk_norm="head", norms=GEMMA_NORMS,
         kinds=one_in("sliding_window_pattern", 6), defaults=_GEMMA3,
+    ),
+    "gemma4_text": Style(
+        "gemma4", tied=True, bias_key="attention_bias", qk_norm="head", norms=GEMMA_NORMS,
+        kinds=one_in("sliding_window_pattern", 6), mixers=_gemma4, defaults={**_GEMMA3, "sliding_window": 512},
+        ignored=(r".*layers\.\d+\.layer_scalar", r"blk\.\d+\.layer_output_scale\.weight"),
     ),
     "phi3": Style(
         "phi3", kinds=every_layer, feed_forward=_phi3,

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from nearpeak.models.architecture import Piece, Tensor
-from nearpeak.records.model_spec import Attention, Experts, FeedForward, Linear, Table, Vector
+from nearpeak.records.model_spec import Attention, Convolution, Experts, FeedForward, Linear, Table, Vector
 
 Layers = tuple[int, ...]
 
@@ -112,54 +112,75 @@ def attention(
     reads: str | None = None,
     name: str = "",
     stream: str = "text",
-    gguf: str = "attn",
+    gguf: str = "blk.{i}.attn",
+    gate: bool = False,
+    keys_are_values: bool = False,
+    key_width: int | None = None,
 ) -> Piece:
     """MHA, GQA and MQA.
 
     bias    letters of "qkvo" that have one; norm: "" none, "head": of head_dim, "width": of all heads together
     sinks   name of a number a head that takes part in the softmax (gpt-oss)
+    gate    the query's map gives a gate of the same size too (Qwen3-Next); keys_are_values: there is no map v
     """
     queries, keys = heads * head_dim, kv_heads * head_dim
-    outputs = {"q": queries, "k": keys, "v": keys}
+    outputs = {"q": 2 * queries if gate else queries, "k": keys, "v": keys}
+    if keys_are_values:
+        del outputs["v"]
     tensors: list[Tensor] = []
     if names.fused:
         total = queries + 2 * keys
         fused = f"{names.stem}.{names.fused}"
-        tensors += weights(fused, width, total, f"blk.{{i}}.{gguf}_qkv", "q" in bias, names.transposed)
+        tensors += weights(fused, width, total, f"{gguf}_qkv", "q" in bias, names.transposed)
     else:
         for letter, size in outputs.items():
             stem = f"{names.stem}.{getattr(names, letter)}"
-            tensors += weights(stem, width, size, f"blk.{{i}}.{gguf}_{letter}", letter in bias, names.transposed)
+            source = width if letter == "q" else key_width or width
+            tensors += weights(stem, source, size, f"{gguf}_{letter}", letter in bias, names.transposed)
     out = f"{names.stem}.{names.o}"
-    tensors += weights(out, queries, width, f"blk.{{i}}.{gguf}_output", "o" in bias, names.transposed)
+    tensors += weights(out, queries, width, f"{gguf}_output", "o" in bias, names.transposed)
     biases = sum(size for letter, size in {**outputs, "o": width}.items() if letter in bias)
     norms = 0
     if norm:
         sizes = (head_dim, head_dim) if norm == "head" else (queries, keys)
         norms = sum(sizes)
         for letter, size, stem in zip("qk", sizes, (names.q_norm, names.k_norm), strict=True):
-            tensors.append(Tensor(f"{names.stem}.{stem}.weight", (size,), f"blk.{{i}}.{gguf}_{letter}_norm.weight"))
+            tensors.append(Tensor(f"{names.stem}.{stem}.weight", (size,), f"{gguf}_{letter}_norm.weight"))
     if sinks:
-        tensors.append(Tensor(f"{names.stem}.{sinks}", (heads,), f"blk.{{i}}.{gguf}_sinks.weight"))
+        tensors.append(Tensor(f"{names.stem}.{sinks}", (heads,), f"{gguf}_sinks.weight"))
         biases += heads
     part = Attention(
         name or ("window_attention" if window else "attention"), len(layers), stream,
         width=width, heads=heads, kv_heads=kv_heads, head_dim=head_dim, value_dim=head_dim, causal=causal,
-        window=window, reads=reads, bias=biases, norms=norms,
+        window=window, reads=reads, bias=biases, norms=norms, gate=gate, keys_are_values=keys_are_values,
+        key_width=key_width,
     )  # fmt: skip
     return Piece(part, tuple(tensors), layers)
 
 
-def gated(stem: str, layers: Layers, width: int, hidden: int, *, bias: bool = False, fused: str = "") -> Piece:
+def gated(
+    stem: str,
+    layers: Layers,
+    width: int,
+    hidden: int,
+    *,
+    bias: bool = False,
+    fused: str = "",
+    names: tuple[str, str, str] = ("gate_proj", "up_proj", "down_proj"),
+    name: str = "feed_forward",
+    stream: str = "text",
+    gguf: str = "blk.{i}.ffn",
+) -> Piece:
     """gate and up (in one map where `fused` names it), an activation, down."""
+    gate, up, down = names
     if fused:
-        into = weights(f"{stem}.{fused}", width, 2 * hidden, "blk.{i}.ffn_up", bias)
+        into = weights(f"{stem}.{fused}", width, 2 * hidden, f"{gguf}_up", bias)
     else:
-        into = weights(f"{stem}.gate_proj", width, hidden, "blk.{i}.ffn_gate", bias)
-        into += weights(f"{stem}.up_proj", width, hidden, "blk.{i}.ffn_up", bias)
-    out = weights(f"{stem}.down_proj", hidden, width, "blk.{i}.ffn_down", bias)
+        into = weights(f"{stem}.{gate}", width, hidden, f"{gguf}_gate", bias)
+        into += weights(f"{stem}.{up}", width, hidden, f"{gguf}_up", bias)
+    out = weights(f"{stem}.{down}", hidden, width, f"{gguf}_down", bias)
     biases = 2 * hidden + width if bias else 0
-    part = FeedForward("feed_forward", len(layers), "text", width=width, hidden=hidden, gated=True, bias=biases)
+    part = FeedForward(name, len(layers), stream, width=width, hidden=hidden, gated=True, bias=biases)
     return Piece(part, into + out, layers)
 
 
@@ -174,10 +195,11 @@ def plain(
     transposed: bool = False,
     name: str = "feed_forward",
     stream: str = "text",
+    gguf: str = "blk.{i}.ffn",
 ) -> Piece:
     """One map up, an activation, one map down."""
-    tensors = weights(into, width, hidden, "blk.{i}.ffn_up", bias, transposed)
-    tensors += weights(out, hidden, width, "blk.{i}.ffn_down", bias, transposed)
+    tensors = weights(into, width, hidden, f"{gguf}_up", bias, transposed)
+    tensors += weights(out, hidden, width, f"{gguf}_down", bias, transposed)
     biases = hidden + width if bias else 0
     part = FeedForward(name, len(layers), stream, width=width, hidden=hidden, gated=False, bias=biases)
     return Piece(part, tensors, layers)
@@ -238,6 +260,28 @@ def experts(
     )  # fmt: skip
     first, second = (together, each) if fused else (each, together)
     return Piece(part, tuple(around + first), layers, otherwise=(tuple(around + second),))
+
+
+def convolution(
+    name: str,
+    stem: str,
+    inputs: int,
+    outputs: int,
+    kernel: tuple[int, ...],
+    positions: int,
+    stream: str,
+    *,
+    groups: int = 1,
+    bias: bool = True,
+) -> Piece:
+    """One convolution, positions: outputs an item."""
+    tensors = [Tensor(f"{stem}.weight", (outputs, inputs // groups, *kernel))]
+    if bias:
+        tensors.append(Tensor(f"{stem}.bias", (outputs,)))
+    part = Convolution(
+        name, 1, stream, inputs=inputs, outputs=outputs, kernel=kernel, positions=positions, groups=groups, bias=bias
+    )
+    return Piece(part, tuple(tensors))
 
 
 def every(count: int) -> Layers:

@@ -92,6 +92,8 @@ class Attention(Part):
     reads      the stream that keys and values come from: its own, or another's (cross-attention)
     bias       parameters of all biases (and sinks) of one piece; norms: of query and key norms
     latent     of MLA: what is cached is latent.kv_rank + latent.rotary numbers a position, not heads
+    gate       what comes out is multiplied by a gate, a map of its own from the hidden state (Qwen3-Next)
+    keys_are_values   one map gives both; both are still cached, as only the keys are rotated (Gemma 4)
     """
 
     width: int
@@ -106,6 +108,8 @@ class Attention(Part):
     bias: int = 0
     norms: int = 0
     latent: Latent | None = None
+    gate: bool = False
+    keys_are_values: bool = False
 
     @property
     def linear_shapes(self) -> dict[str, tuple[int, int]]:
@@ -114,12 +118,13 @@ class Attention(Part):
         out = self.heads * self.value_dim, self.width
         if self.latent is None:
             keys, values = self.kv_heads * self.head_dim, self.kv_heads * self.value_dim
-            return {
-                "q": (self.width, self.heads * self.head_dim),
-                "k": (source, keys),
-                "v": (source, values),
-                "o": out,
-            }
+            shapes = {"q": (self.width, self.heads * self.head_dim), "k": (source, keys)}
+            if not self.keys_are_values:
+                shapes["v"] = source, values
+            if self.gate:
+                shapes["gate"] = self.width, self.heads * self.value_dim
+            shapes["o"] = out
+            return shapes
         mla = self.latent
         shapes = {"kv_down": (source, mla.kv_rank + mla.rotary)}
         shapes["kv_up"] = mla.kv_rank, self.heads * (self.head_dim - mla.rotary + self.value_dim)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from difflib import get_close_matches
 
-from nearpeak.models import hybrid, latent, llama_like, mixtures
+from nearpeak.models import encoders, hybrid, latent, llama_like, mixtures, older_decoders, vision
 from nearpeak.models.architecture import Architecture
 from nearpeak.models.config import Config
 from nearpeak.models.decoder import Style, decoder
@@ -54,6 +54,18 @@ FAMILIES: dict[str, Family] = {
     **{name: _of(style) for name, style in hybrid.STYLES.items()},
     "deepseek_v2": latent.deepseek_v2,
     "deepseek_v3": latent.deepseek_v3,
+    "gpt2": older_decoders.gpt2,
+    "gptj": older_decoders.gptj,
+    "mpt": older_decoders.mpt,
+    "qwen": older_decoders.qwen,
+    "bert": encoders.bert,
+    "t5": encoders.t5,
+    "whisper": encoders.whisper,
+    "vit": vision.vit,
+    "resnet": vision.resnet,
+    "convnext": vision.convnext,
+    "efficientnet": vision.efficientnet,
+    "cnn": vision.cnn,
 }
 for _name in ("gemma3", "gemma4", "qwen3_5", "qwen3_5_moe", "llama4"):
     FAMILIES[_name] = _text_of(FAMILIES[f"{_name}_text"])

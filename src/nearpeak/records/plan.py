@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from nearpeak.records.limit import Limit
 from nearpeak.records.workload import Workload
 
 SCHEMA = "nearpeak.plan/1"
@@ -65,8 +66,42 @@ class Measured:
 
 
 @dataclass(frozen=True)
+class Term:
+    """One part of the seconds of a step: the limit, what efficiency adds to it, fixed costs, communication, a bubble.
+
+    note   the arithmetic in words: "limit 3.35 ms ÷ 0.79 (llama.cpp, 4-bit, RTX 4090)"
+    """
+
+    name: str
+    seconds: float
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Step:
+    """Where the seconds of one step of a candidate go. Its speed is tokens ÷ the sum of its terms.
+
+    phase   of the workload: "prefill", "decode", "encode", "train"
+    tokens  that one step gives, by all devices together
+    limit   of one step on all devices; None where it has none
+    """
+
+    phase: str
+    tokens: float
+    terms: tuple[Term, ...]
+    limit: Limit | None = None
+
+    @property
+    def seconds(self) -> float:
+        return sum(term.seconds for term in self.terms)
+
+
+@dataclass(frozen=True)
 class Candidate:
-    """One choice of devices for the workload. What it cannot give is None with its reason in `missing`."""
+    """One choice of devices for the workload. What it cannot give is None with its reason in `missing`.
+
+    steps   what each speed is made of, for --explain
+    """
 
     gpu: str
     count: int
@@ -83,6 +118,7 @@ class Candidate:
     rates: str
     notes: tuple[str, ...] = ()
     missing: dict[str, str] = field(default_factory=dict)
+    steps: tuple[Step, ...] = ()
 
 
 @dataclass(frozen=True)

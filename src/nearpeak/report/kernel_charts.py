@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nearpeak.report import units
-from nearpeak.report.measure_charts import BURST, INK, MUTED, SERIES, SPEC, SUSTAINED, plain_axes, ticks
+from nearpeak.report.charts import BURST, INK, MUTED, SERIES, SPEC, SUSTAINED, plain_axes, ticks
 
 KERNEL, LIBRARY, AFTER = SERIES[1], SUSTAINED, SERIES[2]
 

@@ -7,6 +7,8 @@ from pathlib import PurePath
 from typing import Any
 
 from nearpeak.report import units
+from nearpeak.report.charts import chart, fits
+from nearpeak.report.document import document, escaped, paragraph, table
 from nearpeak.report.kernel_charts import KERNEL, LIBRARY, Point, bars_of, kernel_roofline, times
 from nearpeak.report.kernel_table import (
     cause_lines,
@@ -17,8 +19,6 @@ from nearpeak.report.kernel_table import (
     title,
     verdict_lines,
 )
-from nearpeak.report.measure_charts import chart, fits
-from nearpeak.report.measure_page import document, escaped, paragraph, table
 from nearpeak.report.units import ABSENT
 
 WORD = 4  # bytes

@@ -132,3 +132,15 @@ class Plan:
     candidates: tuple[Candidate, ...]
     advice: str
     notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Variation:
+    """The same question with one thing changed, and what the same cards (or more of them) then give.
+
+    axis    "context", "batch", "users", "precision", "count" or "task"; value: what it was changed to
+    """
+
+    axis: str
+    value: int | str
+    candidate: Candidate

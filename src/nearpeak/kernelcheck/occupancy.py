@@ -3,8 +3,8 @@ GPU.
 
 Limits and sizes of the unified data cache (first-level cache and shared memory together): NVIDIA, "CUDA Programming
 Guide" 13, section 5.1 "Compute Capabilities", tables 30 to 32
-(docs.nvidia.com/cuda/cuda-programming-guide/05-appendices/compute-capabilities.html); for 7.0, which is no longer in it,
-the "CUDA C++ Programming Guide" 12, "Technical Specifications per Compute Capability" and "Compute Capability 7.x".
+(docs.nvidia.com/cuda/cuda-programming-guide/05-appendices/compute-capabilities.html); for 7.0, which is no longer in
+it, the "CUDA C++ Programming Guide" 12, "Technical Specifications per Compute Capability" and "Compute Capability 7.x".
 Allocation units (registers by 256 a warp; shared memory by 128 bytes, 256 on 7.x; 1 KB of it kept for the system per
 block from 8.0 on): the occupancy calculator of Nsight Compute.
 """

@@ -18,12 +18,14 @@ class Tensor:
     shape    as in safetensors: a Linear's is (outputs, inputs)
     gguf     its name in a GGUF file, "{i}" likewise; there all experts lie in one tensor; "" where there is none
     experts  how many of it a layer has (one each expert)
+    transposed   stored (inputs, outputs), as GPT-2 does; a GGUF file has (outputs, inputs) all the same
     """
 
     name: str
     shape: tuple[int, ...]
     gguf: str = ""
     experts: int = 1
+    transposed: bool = False
 
     @property
     def parameters(self) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from nearpeak.models import pieces as build
 from nearpeak.models.architecture import Architecture, Piece
@@ -63,6 +63,7 @@ class Style:
     window_key   how many positions a sliding layer sees
     mixture      which layers have experts; None: none
     mixers       pieces for kinds of layers that it knows and takes out of the mapping
+    refused      settings that would need other arithmetic: key, the value that it may have, why
     ignored      tensors that are no parameters; aside: prefixes of tensors that are not counted, and why; "{n}" stands
                  for the number of layers
     defaults     what the family's own code takes where config.json is silent
@@ -90,6 +91,7 @@ class Style:
     final_norm: str = "model.norm"
     final_norm_gguf: str = "output_norm"
     defaults: Mapping[str, int | bool] = field(default_factory=dict)
+    refused: Mapping[str, tuple[object, str]] = field(default_factory=dict)
     ignored: tuple[str, ...] = ()
     aside: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
@@ -98,6 +100,8 @@ class Style:
 def decoder(config: Config, style: Style) -> Architecture:
     """The pieces of one model. Raises UserError naming the key that is missing, wrong or in contradiction."""
     config.defaults = {**style.defaults, **config.defaults}
+    for key, (value, why) in style.refused.items():
+        config.must_be(key, value, why)
     shape = read_shape(config, style)
     kinds = layer_kinds(config, shape.layers, style)
     pieces = [build.table("embedding", "model.embed_tokens.weight", shape.vocab, shape.width)]
@@ -110,7 +114,7 @@ def decoder(config: Config, style: Style) -> Architecture:
         )  # fmt: skip
     pieces.append(build.norm("final_norm", style.final_norm, shape.width, style.final_norm_gguf, bias=style.norm_bias))
     tied = config.flag("tie_word_embeddings", style.tied)
-    pieces.append(build.head(shape.width, shape.vocab, tied))
+    pieces += heads(config, shape.width, shape.vocab, tied)
     return Architecture(
         style.family,
         "generate",
@@ -123,6 +127,22 @@ def decoder(config: Config, style: Style) -> Architecture:
         aside={key.replace("{n}", str(shape.layers)): why for key, why in style.aside.items()},
         notes=style.notes,
     )
+
+
+def heads(config: Config, width: int, vocab: int, tied: bool, bias: bool = False) -> list[Piece]:
+    """The head over the vocabulary, unless `architectures` names a model without one; a classifier if it is there."""
+    named = config.find("architectures")
+    first = str(named[0]) if isinstance(named, list) and named else "ForCausalLM"
+    generates = first.endswith(("ForCausalLM", "ForConditionalGeneration", "LMHeadModel"))
+    labels = config.values.get("id2label")
+    count = len(labels) if isinstance(labels, dict) and labels else config.size("num_labels", 2)
+    pieces = [build.linear("classifier", "score", width, count, once=True, optional=True,
+                           expected=first.endswith("ForSequenceClassification"))]  # fmt: skip
+    if generates:
+        pieces.append(build.head(width, vocab, tied, bias=bias))
+    elif not tied:
+        pieces.append(replace(build.head(width, vocab, False, bias=bias), optional=True, expected=False))
+    return pieces
 
 
 def read_shape(config: Config, style: Style) -> Shape:

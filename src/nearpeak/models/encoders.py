@@ -22,6 +22,7 @@ def bert(config: Config) -> Architecture:
     heads, hidden = config.size("num_attention_heads"), config.size("intermediate_size")
     vocab, positions = config.size("vocab_size"), config.size("max_position_embeddings", 512)
     config.divides("num_attention_heads", heads, "hidden_size", width)
+    config.must_be("is_decoder", False, "BERT as a decoder is not read")
     config.must_be("position_embedding_type", "absolute", "only absolute positions are read")
     every, layer, start = build.every(layers), "bert.encoder.layer.{i}", "bert.embeddings"
     names = build.AttentionNames(f"{layer}.attention", q="self.query", k="self.key", v="self.value", o="output.dense")
@@ -85,6 +86,7 @@ def t5(config: Config) -> Architecture:
     buckets = config.size("relative_attention_num_buckets", 32)
     config.find("relative_attention_max_distance")
     gated = config.text("feed_forward_proj", "relu").startswith("gated-")
+    config.must_be("is_decoder", False, "T5 without its encoder is not read")
     tied = config.flag("tie_word_embeddings", True)
     pieces = [build.table("embedding", "shared.weight", vocab, width)]
     for side, count, stream in (("encoder", layers, "source"), ("decoder", decoder_layers, "text")):

@@ -126,5 +126,5 @@ STYLES: dict[str, Style] = {
 }  # fmt: skip
 STYLES["qwen3_5_moe_text"] = replace(
     STYLES["qwen3_5_text"], family="qwen35moe", mixture=mixtures.qwen_shared_fused,
-    defaults={**_QWEN, "num_experts": 256, "num_experts_per_tok": 8},
+    defaults={**_QWEN, "num_experts_per_tok": 8},
 )  # fmt: skip

@@ -10,6 +10,8 @@ from nearpeak.records.model_spec import Attention, Latent
 
 MTP = "multi-token prediction; engines load it for speculative decoding alone"
 
+REFUSED = {"mlp_bias": (False, "feed-forwards with biases are not read")}
+
 
 def deepseek_v2(config: Config) -> Architecture:
     """V2 and V2-Lite."""
@@ -37,7 +39,7 @@ def _style(family: str, correction: bool) -> Style:
         )  # fmt: skip
 
     aside = {"model.layers.{n}.": MTP}
-    return Style(family, mixture=mixture, mixers=_latent_attention, aside=aside)
+    return Style(family, mixture=mixture, mixers=_latent_attention, aside=aside, refused=REFUSED)
 
 
 def _latent_attention(config: Config, shape: Shape, by_kind: dict[str, build.Layers]) -> list[Piece]:

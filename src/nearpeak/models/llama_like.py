@@ -58,19 +58,31 @@ def _gemma4(config: Config, shape: Shape, by_kind: dict[str, build.Layers]) -> l
     if config.count("hidden_size_per_layer_input", 256):
         raise config.error("hidden_size_per_layer_input", "is not 0: embeddings of each layer are not read yet")
     same = config.flag("attention_k_eq_v", False)
-    kv_heads = shape.kv_heads
+    layers = by_kind.pop(FULL, ())
+    kv_heads, head_dim = shape.kv_heads, config.size("global_head_dim", 512)
     if same and config.has("num_global_key_value_heads"):
         kv_heads = config.size("num_global_key_value_heads")
-        config.divides("num_global_key_value_heads", kv_heads, "num_attention_heads", shape.heads)
-    layers = by_kind.pop(FULL, ())
+    if config.has("per_layer_config"):  # as transformers 5 writes both
+        kv_heads, head_dim = _same_in_all(config.part("per_layer_config"), layers, shape.kv_heads)
+    config.divides("num_global_key_value_heads", kv_heads, "num_attention_heads", shape.heads)
     names = build.AttentionNames(f"{LAYER}.self_attn")
-    head_dim = config.size("global_head_dim", 512)
     return [
         build.attention(
             names, layers, shape.width, shape.heads, kv_heads, head_dim, norm="head", keys_are_values=same,
             bias="qko" if config.flag("attention_bias", False) else "",
         )
     ]  # fmt: skip
+
+
+def _same_in_all(config: Config, layers: build.Layers, kv_heads: int) -> tuple[int, int]:
+    """KV heads and head_dim of the layers that are listed, which must be these, and all alike."""
+    sizes = set()
+    for layer in layers:
+        one = config.part(str(layer))
+        sizes.add((one.size("num_key_value_heads", kv_heads), one.size("head_dim")))
+    if len(sizes) != 1 or len(config.values) != len(layers):
+        raise config.error("…", f"lists other layers than the {len(layers)} of full attention, or unlike ones")
+    return next(iter(sizes))
 
 
 _GEMMA2 = {"num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256, "sliding_window": 4096}
@@ -87,11 +99,16 @@ STYLES: dict[str, Style] = {
     "gemma3_text": Style(
         "gemma3", tied=True, bias_key="attention_bias", qk_norm="head", norms=GEMMA_NORMS,
         kinds=one_in("sliding_window_pattern", 6), defaults=_GEMMA3,
+        refused={"use_bidirectional_attention": (False, "Gemma 3 that is not causal is not read")},
     ),
     "gemma4_text": Style(
         "gemma4", tied=True, bias_key="attention_bias", qk_norm="head", norms=GEMMA_NORMS,
         kinds=one_in("sliding_window_pattern", 6), mixers=_gemma4, defaults={**_GEMMA3, "sliding_window": 512},
         ignored=(r".*layers\.\d+\.layer_scalar", r"blk\.\d+\.layer_output_scale\.weight"),
+        refused={
+            "use_bidirectional_attention": ("vision", "Gemma 4 that is not causal is not read"),
+            "use_double_wide_mlp": (False, "feed-forwards of two widths are not read"),
+        },
     ),
     "phi3": Style(
         "phi3", kinds=every_layer, feed_forward=_phi3,

@@ -30,8 +30,8 @@ def sparse_layers(config: Config, layers: int) -> build.Layers:
 
 def _qwen3_moe(config: Config, shape: Shape) -> Mixture:
     return Mixture(
-        sparse_layers(config, shape.layers), config.size("moe_intermediate_size"), config.size("num_experts"),
-        config.size("num_experts_per_tok"),
+        sparse_layers(config, shape.layers), config.size("moe_intermediate_size"),
+        config.size(config.either("num_experts", "num_local_experts")), config.size("num_experts_per_tok"),
     )  # fmt: skip
 
 
@@ -48,6 +48,8 @@ def qwen_shared_fused(config: Config, shape: Shape) -> Mixture:
 
 
 def _minimax(config: Config, shape: Shape) -> Mixture:
+    config.must_be("use_qk_norm", True, "MiniMax-M2 without norms of queries and keys is not read")
+    config.must_be("qk_norm_type", "per_layer", "only norms over all heads together are read")
     return replace(_mixtral(config, shape), names=replace(MIXTRAL, correction="e_score_correction_bias"))
 
 
@@ -120,14 +122,14 @@ def _llama4_kinds(config: Config, layers: int) -> list[str]:
 
 GPT_OSS_NORMS = {"input_layernorm": "attn_norm", "post_attention_layernorm": "post_attention_norm"}
 LLAMA4 = build.ExpertNames(f"{LAYER}.feed_forward", router="router", shared="shared_expert")
-_GPT_OSS = {"head_dim": 64, "sliding_window": 128, "num_local_experts": 128, "num_experts_per_tok": 4}
+_GPT_OSS = {"head_dim": 64, "sliding_window": 128, "num_experts_per_tok": 4}
 
 STYLES: dict[str, Style] = {
     "mixtral": Style("mixtral", kinds=every_layer, mixture=_mixtral),
     "qwen2_moe": Style("qwen2moe", bias_key="qkv_bias", bias_default=True, bias_letters="qkv", mixture=qwen_shared),
     "qwen3_moe": Style(
         "qwen3moe", bias_key="attention_bias", qk_norm="head", kinds=upper_layers, mixture=_qwen3_moe,
-        defaults={"num_experts": 128, "num_experts_per_tok": 8},
+        defaults={"num_experts_per_tok": 8},
     ),
     "minimax_m2": Style("minimax-m2", qk_norm="width", mixture=_minimax),
     "gpt_oss": Style(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from nearpeak.models import pieces as build
 from nearpeak.models.architecture import Architecture, Piece
 from nearpeak.models.config import Config
+from nearpeak.models.decoder import heads
 
 ROOTS = ("transformer.", "")
 MASKS = (r"(.*\.)?attn\.(bias|masked_bias)", r"(.*\.)?rotary_emb\.inv_freq", r"rope_freqs\.weight")
@@ -109,7 +110,7 @@ def _decoder(
     head_bias: bool = False,
 ) -> Architecture:
     tied = config.flag("tie_word_embeddings", tied)
-    pieces.append(build.head(width, config.size("vocab_size"), tied, bias=head_bias))
+    pieces += heads(config, width, config.size("vocab_size"), tied, bias=head_bias)
     return Architecture(
         family, "generate", tuple(pieces), {"text": None}, context, roots=ROOTS,
         duplicates={"lm_head.weight": "transformer.wte.weight"} if tied else {}, ignored=MASKS,

@@ -75,7 +75,7 @@ def weights(
 ) -> tuple[Tensor, ...]:
     """Weight and bias of one linear map. transposed: stored as (inputs, outputs), as GPT-2 does."""
     shape = (inputs, outputs) if transposed else (outputs, inputs)
-    both = [Tensor(f"{stem}.weight", shape, gguf and f"{gguf}.weight")]
+    both = [Tensor(f"{stem}.weight", shape, gguf and f"{gguf}.weight", transposed=transposed)]
     if bias:
         both.append(Tensor(f"{stem}.bias", (outputs,), gguf and f"{gguf}.bias"))
     return tuple(both)

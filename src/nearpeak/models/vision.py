@@ -156,6 +156,7 @@ def efficientnet(config: Config) -> Architecture:
     """EfficientNet (arXiv 1905.11946); a squeeze_expansion_ratio of 0 leaves that step out (the lite ones)."""
     by_width, by_depth = config.number("width_coefficient", 1.0), config.number("depth_coefficient", 1.0)
     fixed = config.flag("fix_first_and_last", False)  # the lite ones scale neither stem nor head nor their repeats
+    config.find("num_hidden_layers")  # a number that transformers derives and never uses
     divisor, squeeze = config.size("depth_divisor", 8), config.number("squeeze_expansion_ratio", 0.25)
     keys = ("kernel_sizes", "in_channels", "out_channels", "strides", "num_block_repeats", "expand_ratios")
     columns = [config.sizes(key) for key in keys]

@@ -9,9 +9,9 @@ from nearpeak.records.errors import UserError
 from nearpeak.records.spec import Spec
 
 DATED = "2026-12"
-# what people say (letters and digits alone): the form that they mostly mean. Of the data-centre cards: the one that most
-# of the collected measurements name (A100: SXM4 80 GB in 106 of 132 rows; H100: SXM5 in 52 of 59). Of the others: the
-# one that came first under the name, or that replaced it.
+# what people say (letters and digits alone): the form that they mostly mean. Of the data-centre cards: the one that
+# most of the collected measurements name (A100: SXM4 80 GB in 106 of 132 rows; H100: SXM5 in 52 of 59). Of the others:
+# the one that came first under the name, or that replaced it.
 COMMONEST = {
     "a100": "A100 SXM4 80 GB", "a10080gb": "A100 SXM4 80 GB", "a100sxm": "A100 SXM4 80 GB",
     "a100sxm4": "A100 SXM4 80 GB", "a10040gb": "A100 SXM4 40 GB", "a100pcie": "A100 PCIe 80 GB",

@@ -1,0 +1,89 @@
+"""The same question with one thing changed: what would change the answer, and speed against context and batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+
+from nearpeak.planning.question import Question, Task
+from nearpeak.records.errors import UserError
+from nearpeak.records.plan import Candidate, Plan, Variation
+
+Planner = Callable[[Question], Plan]
+
+LOWER = {"fp32": "bf16", "bf16": "q4_k_m", "fp16": "q4_k_m", "fp8": "q4_k_m", "int8": "q4_k_m", "q8_0": "q4_k_m"}
+LIGHTER: dict[Task, tuple[Task, ...]] = {"train": ("lora", "qlora"), "lora": ("qlora",)}
+LONGEST = 2**17
+MOST_SEQUENCES = 256
+
+
+def variations(question: Question, answer: Plan, planner: Planner) -> tuple[Variation, ...]:
+    """What the first candidate's cards give with a lower precision or a lighter method, half and twice the context,
+    twice the cards, more users. Where nothing fits, only what makes less of the need, and more cards until it fits.
+
+    planner is `plan`. What it refuses is left out.
+    """
+    if not answer.candidates:
+        return ()
+    first = answer.candidates[0]
+    base = _on(question, first)
+    found = list(_lighter(base, first, answer, planner))
+    context = answer.workload.get("context")
+    if isinstance(context, int) and context > 1:
+        found += _tried(base, "context", context // 2 if not first.fits else 2 * context, planner)
+    counts = [2 * first.count] if first.fits else [first.count * 2**n for n in range(1, 6)]
+    found += _first_that_fits([v for count in counts for v in _tried(base, "count", count, planner)])
+    if first.fits and question.task == "infer" and question.spec.task == "generate":
+        found += _tried(base, "users", 16 * question.sequences, planner)
+    return tuple(found)
+
+
+def curves(
+    question: Question, candidates: Sequence[Candidate], axis: str, planner: Planner
+) -> tuple[tuple[Candidate, tuple[Variation, ...]], ...]:
+    """Each candidate's cards over powers of two of "context", "users" or "batch", as far as the planner goes."""
+    found = []
+    for c in candidates:
+        base = _on(question, c)
+        points = [v for value in steps(question, axis) for v in _tried(base, axis, value, planner)]
+        found.append((c, tuple(points)))
+    return tuple(found)
+
+
+def steps(question: Question, axis: str) -> list[int]:
+    """Powers of two up to the model's own context (2^17 at most), or to 256 sequences, and the value asked for."""
+    if axis == "context":
+        least, most, asked = 512, min(question.spec.context or LONGEST, LONGEST), question.context
+    else:
+        least, most, asked = 1, MOST_SEQUENCES, question.sequences if axis == "users" else question.batch
+    values = {2**n for n in range(18) if least <= 2**n <= most}
+    return sorted(values | ({asked} if asked else set()))
+
+
+def _on(question: Question, c: Candidate) -> Question:
+    """The question about one candidate's cards alone, without goals that would leave it out."""
+    return replace(question, gpu=c.gpu, count=c.count, any=False, target_tps=None, max_price=None)
+
+
+def _lighter(base: Question, first: Candidate, answer: Plan, planner: Planner) -> Iterator[Variation]:
+    for task in LIGHTER.get(base.task, ()):
+        yield from _tried(base, "task", task, planner)
+    now = str(answer.workload.get("precision") or "bf16")
+    if base.task == "infer" and base.spec.task == "generate" and now in LOWER:
+        yield from _tried(base, "precision", LOWER[now], planner)
+
+
+def _tried(base: Question, axis: str, value: int | str, planner: Planner) -> Iterator[Variation]:
+    """One variation; none where the planner refuses it (a context beyond the model's, a precision without figures)."""
+    try:
+        changed = replace(base, **{axis: value, **({"batch": None} if axis == "users" else {})})  # type: ignore[arg-type]
+        found = planner(changed).candidates
+    except UserError:
+        return
+    if found:
+        yield Variation(axis, value, found[0])
+
+
+def _first_that_fits(tried: Sequence[Variation]) -> list[Variation]:
+    """The first that fits, else the last, which lacks least."""
+    return list(tried[: next((n for n, v in enumerate(tried, 1) if v.candidate.fits), 0)][-1:] or tried[-1:])

@@ -109,14 +109,14 @@ def speed_block(plan: Plan) -> Block:
     what = item(plan)
     there = [field for field in SPEEDS if any(getattr(c, field) for c in rows)]
     scales = {field: units.column([e.value for c in rows if (e := getattr(c, field))], f"{what}/s") for field in there}
-    headers = ("#", "GPU", "fits", *(f"{SPEEDS[f]}\n{scales[f].unit}" for f in there))
-    headers += (f"J/{what}", f"US$ a\nM {what}", "bound by")
+    costs = {"joules_per_token": f"J/{what}", "cost_per_million_tokens": f"US$ a\nM {what}"} if fits(plan) else {}
+    headers = ("#", "GPU", "fits", *(f"{SPEEDS[f]}\n{scales[f].unit}" for f in there), *costs.values(), "bound by")
     cells = []
     for place, c in enumerate(rows, 1):
-        speeds = (estimate(getattr(c, field), scales[field].factor) for field in there)
-        costs = (_digits(c.joules_per_token), _digits(c.cost_per_million_tokens))
-        fit = "yes" if c.fits else "no"
-        cells.append((str(place), cards(c.gpu, c.count), fit, *speeds, *costs, units.plain(c.bound_by) or ABSENT))
+        figures = (estimate(getattr(c, field), scales[field].factor) for field in there)
+        spent = (_digits(getattr(c, field)) for field in costs)
+        fit, bound = "yes" if c.fits else "no", units.plain(c.bound_by) or ABSENT
+        cells.append((str(place), cards(c.gpu, c.count), fit, *figures, *spent, bound))
     return Block(headers, tuple(cells), frozenset({"GPU", "fits", "bound by"}), frozenset({"GPU", "bound by"}))
 
 

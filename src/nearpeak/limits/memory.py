@@ -12,8 +12,8 @@ from nearpeak.records.plan import Layout
 from nearpeak.records.workload import Training, Workload
 
 OPTIMIZER_BYTES = {"adamw": 8.0, "adamw_bf16": 4.0, "adamw_8bit": 2.0, "sgd_momentum": 4.0, "sgd": 0.0}
-# Bytes a logit at the peak of a plain fp32 loss: bf16 logits, their fp32 copy, the softmax and the gradient in fp32 (2 +
-# 4 + 4 + 4), as measured with one card's `max_memory_allocated` by vramcalc's author. In chunks one chunk of 1024 stays.
+# Bytes a logit at the peak of a plain fp32 loss: bf16 logits, their fp32 copy, the softmax and the gradient in fp32
+# (2 + 4 + 4 + 4); vramcalc's author measured as much on one card. In chunks, one chunk of 1024 positions is alive.
 LOGIT_BYTES, CHUNK = 14, 1024
 
 

@@ -40,9 +40,9 @@ def read_gguf(path: Path) -> ModelSpec:
     architecture = replace(in_gguf(read), aside=extra)
     weights = {name: replace(weight, shape=_squeezed(weight.shape or ())) for name, weight in header.tensors.items()}
     held = account(architecture, weights, str(path))
-    name = header.metadata.get("general.name")
-    name = name if isinstance(name, str) and name else path.name.removesuffix(".gguf")
-    return model_spec(name, architecture, config, held.parts, held.stored, str(path), held.notes)
+    return model_spec(
+        path.name.removesuffix(".gguf"), architecture, config, held.parts, held.stored, str(path), held.notes
+    )
 
 
 def in_gguf(architecture: Architecture) -> Architecture:

@@ -41,7 +41,8 @@ def vit(config: Config) -> Architecture:
     ]  # fmt: skip
     pooled = config.size("pooler_output_size", width)
     pooler = build.linear("pooler", "vit.pooler.dense", width, pooled, bias=True, once=True, stream="image")
-    pieces.append(replace(pooler, optional=True, expected=False))
+    named = config.values.get("architectures")
+    pieces.append(replace(pooler, optional=True, expected=isinstance(named, list) and "ViTModel" in named))
     return Architecture("vit", "encode", tuple(pieces), {"image": positions}, None, roots=("vit.", ""))
 
 

@@ -15,6 +15,7 @@ from nearpeak import __version__
 # name: (module, what it does). A command's module is imported when it is asked for, so that --help stays instant.
 COMMANDS = {
     "measure": ("nearpeak.cli.measure", "Measure what this machine's devices can really sustain."),
+    "plan": ("nearpeak.cli.plan", "Which cards fit a model, how fast, at what cost."),
     "kernel": ("nearpeak.cli.kernel", "Check a GPU kernel: right, fast, and why not."),
     "devices": ("nearpeak.cli.devices", "List the devices and GPU libraries that are here."),
 }

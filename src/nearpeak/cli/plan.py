@@ -188,4 +188,4 @@ def _write_page(html: Path, question: Question, answer: Plan, planner: Callable[
 def axes(question: Question) -> tuple[str, ...]:
     """What speed is drawn against: images and clips have no context of their own choosing."""
     many = "users" if question.task == "infer" else "batch"
-    return ("context", many) if question.spec.task == "generate" else (many,)
+    return ("context", many) if None in question.spec.streams.values() else (many,)

@@ -44,6 +44,7 @@ def kernel() -> None:
 @click.option(
     "--timeout", type=click.FloatRange(min=1), default=300.0, show_default=True, help="Seconds until it hangs."
 )
+@click.option("--no-tools", is_flag=True, help="Leave out ncu and compute-sanitizer, which run the kernel again.")
 @click.option("--html", type=click.Path(path_type=Path), help="Write one self-contained page with a roofline.")
 @click.option("--json", "as_json", is_flag=True, help="Print the outcome as one JSON document.")
 def check(
@@ -56,6 +57,7 @@ def check(
     unordered: bool,
     device: str | None,
     timeout: float,
+    no_tools: bool,
     html: Path | None,
     as_json: bool,
     **flags: str | None,
@@ -78,7 +80,7 @@ def check(
     if html:
         check_writable(html)
     given = {key: value for key, value in flags.items() if value is not None}
-    request = Request(file, given, shape, accumulate, reference, inputs, output, device, unordered)
+    request = Request(file, given, shape, accumulate, reference, inputs, output, device, unordered, not no_tools)
     outcome = check_apart(request, timeout)
     if html:
         from nearpeak.report.kernel_page import page

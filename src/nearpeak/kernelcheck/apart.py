@@ -26,7 +26,7 @@ def check_apart(request: Request, timeout: float = TIMEOUT_S) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="nearpeak-") as folder:
         answer = Path(folder) / "answer.json"
         command = [sys.executable, "-m", "nearpeak.kernelcheck.apart", str(answer)]
-        text = json.dumps(dataclasses.asdict(request))
+        text = json.dumps(dataclasses.asdict(request) | {"seconds": timeout})
         quiet = {"PYOPENCL_NO_CACHE": "1", "POCL_KERNEL_CACHE": "0"}  # nothing is left in the user's folders
         try:
             done = subprocess.run(

@@ -31,7 +31,11 @@ DEFAULT_LENGTH = {"gpu": 2**28, "cpu": 2**22}
 
 @dataclass(frozen=True)
 class Request:
-    """What the user asked for. flags: keys of a declaration, as text; they win over the file's own."""
+    """What the user asked for. flags: keys of a declaration, as text; they win over the file's own.
+
+    tools     ncu and compute-sanitizer may run the kernel again, each in a process of its own
+    seconds   that the whole check may take; tools for which too little is left are left out
+    """
 
     file: str
     flags: Mapping[str, Any] = field(default_factory=dict)
@@ -42,6 +46,8 @@ class Request:
     output: str | None = None
     device: str | None = None
     unordered: bool = False
+    tools: bool = True
+    seconds: float | None = None
 
 
 def check_kernel(request: Request, progress: Progress = lambda text: None) -> Outcome:
@@ -119,12 +125,15 @@ class _Check:
     def outcome(self) -> Outcome:
         import torch
 
+        from nearpeak.kernelcheck.explain import with_counters
         from nearpeak.kernelcheck.load import load_kernel
         from nearpeak.kernelcheck.outcome import outcome_of
         from nearpeak.kernelcheck.right import check
+        from nearpeak.kernelcheck.tools import Tools
 
         self.progress("compiling")
         device = torch.device(self.here.torch_name or "cpu")
+        tools = Tools(self.request, self.source, self.declaration, self.op, self.sizes, device, self.progress)
         kernel = load_kernel(self.request.file, self.request.flags, device)
         verdict = check(
             kernel,
@@ -134,6 +143,7 @@ class _Check:
             unordered=self.request.unordered,
             progress=self.progress,
         )
+        verdict = tools.watch(verdict)
         interpreted = kernel.language == "Triton" and device.type == "cpu"  # its time says nothing
         if not verdict.right or interpreted:  # nor does that of a kernel that is not right
             speed, profile, limit = None, None, None
@@ -141,6 +151,8 @@ class _Check:
             speed, profile = self._speed(kernel)
             limit = self._limit(profile)
         why = self._why(profile, speed, limit) if self.source.language == "CUDA" else None
+        if why is not None:
+            why = with_counters(why, tools.count())
         return outcome_of(
             self.source, self.declaration, self.op, self.sizes, self.here.name, verdict, speed, limit, why
         )
@@ -203,10 +215,11 @@ def _library(op: Op, inputs: Tensors, sizes: Sizes) -> Callable[[], object] | No
 def _analysed_only(
     request: Request, source: Source, declaration: Declaration, op: Op, sizes: dict[str, int]
 ) -> Outcome:
-    from nearpeak.kernelcheck.explain import ASSUMED, ASSUMED_NAME, explain, sheet_rate
+    from nearpeak.kernelcheck.explain import ASSUMED, ASSUMED_NAME, explain, sheet_rate, with_counters
     from nearpeak.kernelcheck.outcome import outcome_of
 
     if request.shape is None:
         sizes = sizes_of(op, None, "gpu")
     why = explain(source, declaration, op, sizes, ASSUMED, flop_per_s=sheet_rate(declaration.precision))
+    why = with_counters(why, "no GPU is here")
     return outcome_of(source, declaration, op, sizes, ASSUMED_NAME, None, None, None, why)

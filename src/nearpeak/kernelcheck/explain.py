@@ -1,30 +1,29 @@
-"""Why a CUDA kernel takes the time it takes: compiled to PTX, traced, analysed. Needs no GPU and no counters."""
+"""Why a CUDA or Triton kernel takes the time it takes: its PTX traced and analysed, with the hardware's counters where
+they could be read."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
 
-import torch
-
 from nearpeak.hardware.catalogue import find_by_name
-from nearpeak.kernelcheck import access, advice, occupancy, ptx, trace, trace_records
+from nearpeak.kernelcheck import access, counted, occupancy, ptx, trace
+from nearpeak.kernelcheck.advice import Advice, Facts, advise
 from nearpeak.kernelcheck.bounds import Chip
-from nearpeak.kernelcheck.cubin import Resources, resources
-from nearpeak.kernelcheck.cuda_compile import compile_to_cubin, compile_to_ptx
-from nearpeak.kernelcheck.kernel import Declaration, Sizes, Tensors
-from nearpeak.kernelcheck.launch import Geometry, TensorMapRequest, geometry, values
+from nearpeak.kernelcheck.counters import Counters
+from nearpeak.kernelcheck.cubin import Resources
+from nearpeak.kernelcheck.kernel import Declaration, Sizes
+from nearpeak.kernelcheck.launch import Geometry
 from nearpeak.kernelcheck.limit import Limit
 from nearpeak.kernelcheck.op import Op
+from nearpeak.kernelcheck.program import Program, cuda_program
 from nearpeak.kernelcheck.rounding import default_accumulate
 from nearpeak.kernelcheck.source import Source
-from nearpeak.kernelcheck.trace_memory import AddressOnly
 from nearpeak.records.machine_profile import DeviceProfile
 
 # Without a GPU a kernel is looked at as if for this one: an H200 by its sheet (132 multiprocessors, up to 1.98 GHz).
 ASSUMED = Chip("sm_90", 132, 1.98e9, memory=4.8e12)
 ASSUMED_NAME = "an H200 by its data sheet, since no GPU is here"
-_TRACED_FOR = "compute_90"  # what is asked of memory does not depend on it; the PTX interpreter knows this one best
 
 
 def sheet_rate(precision: str) -> float | None:
@@ -35,9 +34,12 @@ def sheet_rate(precision: str) -> float | None:
 
 @dataclass(frozen=True)
 class Explanation:
-    """advice, and the facts it stands on. stopped: why nothing was traced, else None."""
+    """advice, and the facts it stands on. stopped: why nothing was traced, else None.
 
-    advice: advice.Advice
+    counters    of the hardware, beside what the trace says of the same; uncounted: why there are none, else None
+    """
+
+    advice: Advice
     lines: tuple[access.LineAccess, ...]
     traffic: tuple[access.Traffic, ...]
     occupancy: occupancy.Occupancy | None
@@ -45,6 +47,10 @@ class Explanation:
     geometry: Geometry
     how: str
     stopped: str | None
+    facts: Facts
+    counters: Counters | None = None
+    compared: tuple[counted.Comparison, ...] = ()
+    uncounted: str | None = None
 
 
 def chip_of(profile: DeviceProfile) -> Chip | None:
@@ -81,29 +87,29 @@ def explain(
     measured  seconds of a warm run; without it the model's own time stands in.
     Raises UserError where the kernel does not compile or the launch is not possible.
     """
-    # Text from a string in a .py file moves down to where it stands there, so that lines are the file's.
-    source = replace(source, text="\n" * source.line_offset + source.text, line_offset=0)
     sizes = {**sizes, "sms": chip.multiprocessors}
-    shape = geometry(declaration, sizes)
-    compiled = compile_to_cubin(source, declaration.kernel, device_arch=chip.architecture.rstrip("af"))
-    used = resources(compiled.image, compiled.symbol)
-    text = compile_to_ptx(source, declaration.kernel, device_arch=_TRACED_FOR.replace("compute", "sm"))
-    module = ptx.parse(text)
-    arguments = values(declaration, _on_paper(op, declaration.precision, sizes), sizes)
-    launch = trace_records.Launch(
-        shape.grid,
-        shape.block,
-        tuple(_argument(one) for one in arguments),
-        tuple(name for name in declaration.args if name in {t.name for t in op.tensors}),
-        shared=shape.shared,
-    )
-    traced = trace.trace(module, compiled.symbol, launch)
-    threads = shape.block[0] * shape.block[1] * shape.block[2]
-    shared = traced.shared_bytes or (used.shared_bytes or 0) + shape.shared
-    fit = occupancy.occupancy(chip.architecture, threads, used.registers or 32, shared)
+    program = cuda_program(source, declaration, op, sizes, chip.architecture)
+    return explain_program(program, op, sizes, declaration.precision, chip, measured, limit, flop_per_s)
+
+
+def explain_program(
+    program: Program,
+    op: Op,
+    sizes: Sizes,
+    precision: str,
+    chip: Chip,
+    measured: float | None = None,
+    limit: Limit | None = None,
+    flop_per_s: float | None = None,
+) -> Explanation:
+    """Likewise, of what is compiled already."""
+    launch, used, text = program.launch, program.resources, program.text
+    traced = trace.trace(ptx.parse(text), program.symbol, launch)
+    shared = traced.shared_bytes or (used.shared_bytes or 0) + launch.shared
+    fit = occupancy.occupancy(chip.architecture, launch.threads, used.registers or 32, shared)
     report = access.analyse(traced, occupancy.first_level_cache(chip.architecture, fit, shared))
     waves = occupancy.waves(launch.blocks, fit.blocks, chip.multiprocessors) if fit and fit.blocks else None
-    facts = advice.Facts(
+    facts = Facts(
         traced,
         report,
         chip,
@@ -112,28 +118,42 @@ def explain(
         measured,
         limit.seconds if limit else None,
         flop=op.flop(sizes),
-        compulsory=op.bytes(sizes, declaration.precision),
+        compulsory=op.bytes(sizes, precision),
         flop_per_s=flop_per_s,
         matmul=op.name.startswith("matmul"),
-        precision=declaration.precision,
+        precision=precision,
         matrix_units=bool(re.search(r"\b(wgmma|mma|wmma|tcgen05)\b", text)),
         spills=used.local_bytes or 0,
     )
-    how = f"traced {len(traced.blocks)} of {launch.blocks} blocks from the compiler's PTX" if not traced.stopped else ""
-    return Explanation(advice.advise(facts), report.lines, report.traffic, fit, used, shape, how, traced.stopped)
+    how = f"{len(traced.blocks)} of {launch.blocks} blocks, from the compiler's PTX{program.note}"
+    return Explanation(
+        advise(facts),
+        report.lines,
+        report.traffic,
+        fit,
+        used,
+        program.geometry,
+        how if not traced.stopped else "",
+        traced.stopped,
+        facts,
+    )
 
 
-def _on_paper(op: Op, precision: str, sizes: Sizes) -> Tensors:
-    """The op's tensors without memory: shapes and dtypes."""
-    return {t.name: torch.empty(t.shape(sizes), dtype=t.dtype(precision), device="meta") for t in op.tensors}
+def with_counters(why: Explanation, counters: Counters | str) -> Explanation:
+    """The explanation with what the hardware counted, or the reason why it did not. Where nothing was traced, causes
+    that counters alone can tell come from them."""
+    if isinstance(counters, str):
+        return replace(why, uncounted=counters)
+    compared = counted.compare(counters, why.facts, why.resources, copies=_copies(why))
+    why = replace(why, counters=counters, compared=compared)
+    if why.stopped:
+        found = counted.causes_of(counters, why.facts)
+        names = {cause.name for cause in found}
+        kept = tuple(c for c in why.advice.causes if c.name not in names)
+        return replace(why, advice=replace(why.advice, causes=(*found, *kept)))
+    return why
 
 
-def _argument(value: torch.Tensor | int | TensorMapRequest) -> AddressOnly | int | bytes:
-    if isinstance(value, int):
-        return value
-    if isinstance(value, TensorMapRequest):
-        return bytes(128)  # a tensor map; whoever uses one is not traced
-    return AddressOnly(value.numel() * value.element_size(), _NUMPY.get(value.dtype, "uint8"))
-
-
-_NUMPY = {torch.float64: "float64", torch.float32: "float32", torch.float16: "float16", torch.int32: "int32"}
+def _copies(why: Explanation) -> bool:
+    """Whether the kernel copies to shared memory without going through registers: counted apart from other reads."""
+    return any(i.opcode == "cp" for i in why.facts.trace.instructions)

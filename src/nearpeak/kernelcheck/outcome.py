@@ -104,4 +104,11 @@ def _why_facts(why: Explanation | None) -> dict[str, Any] | None:
         "occupancy": dataclasses.asdict(why.occupancy) if why.occupancy else None,
         "resources": dataclasses.asdict(why.resources),
         "geometry": dataclasses.asdict(why.geometry),
+        "counters": _counters(why),
     }
+
+
+def _counters(why: Explanation) -> dict[str, Any]:
+    if why.counters is None:
+        return {"missing": why.uncounted}
+    return dataclasses.asdict(why.counters) | {"compared": [dataclasses.asdict(c) for c in why.compared]}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import prod
 
 from nearpeak.kernelcheck.kernel import Sizes
 from nearpeak.kernelcheck.op import Op
@@ -33,6 +34,17 @@ def shapes_for(op: Op, asked: Sizes, require: str | None = None) -> tuple[dict[s
         if fitting is not None and fitting not in found and fitting != dict(asked):
             found.append(fitting)
     return tuple(found)
+
+
+def ragged_shape(op: Op, asked: Sizes, require: str | None = None) -> dict[str, int]:
+    """The one of `shapes_for` that sticks out over tiles in most directions, the largest of these: for tools under
+    which a kernel runs slowly. The asked one where there is no other."""
+
+    def raggedness(sizes: dict[str, int]) -> tuple[int, int, int]:
+        ones = sum(size == 1 for size in sizes.values())
+        return sum(size % 16 != 0 for size in sizes.values()) - 2 * ones, -ones, prod(sizes.values())
+
+    return max(shapes_for(op, asked, require), key=raggedness, default=dict(asked))
 
 
 def _candidates(op: Op, asked: Sizes) -> list[dict[str, int]]:

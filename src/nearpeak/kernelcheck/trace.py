@@ -20,7 +20,7 @@ from nearpeak.kernelcheck.ptx_records import Instruction, PtxKernel, PtxModule
 from nearpeak.kernelcheck.ptx_registers import Array, NotTraced, Registers, Where, unknown
 from nearpeak.kernelcheck.ptx_warp import WARP, WARP_WIDE, active_mask
 from nearpeak.kernelcheck.trace_block import BlockRun, Entry
-from nearpeak.kernelcheck.trace_memory import SHARED_BASE, AddressOnly, Memory
+from nearpeak.kernelcheck.trace_memory import SHARED_BASE, AddressOnly, Memory, TensorMap
 from nearpeak.kernelcheck.trace_notes import Notes
 from nearpeak.kernelcheck.trace_records import Launch, Trace
 
@@ -103,6 +103,8 @@ class _Tracer:
             name = self.launch.names[n] if n < len(self.launch.names) else f"argument {n}"
             if isinstance(value, np.ndarray | AddressOnly):
                 data = self.memory.add(name, value).to_bytes(8, "little")
+            elif isinstance(value, TensorMap):
+                data = bytes(p.size)  # whoever uses one is not traced
             elif isinstance(value, bytes):
                 data = value
             elif p.type in ("f32", "f64"):

@@ -29,6 +29,23 @@ class AddressOnly:
     dtype: str = "float32"
 
 
+@dataclass(frozen=True)
+class TensorMap:
+    """A matrix and a box of it, as a tensor map (CUtensorMap) describes them to the hardware that copies whole boxes.
+
+    name of the tensor; shape and box: (rows, columns) in elements of so many bytes
+    """
+
+    name: str
+    shape: tuple[int, int]
+    box: tuple[int, int]
+    element: int
+
+    @property
+    def nbytes(self) -> int:
+        return self.shape[0] * self.shape[1] * self.element
+
+
 class Buffer:
     """One global array under a name; real (numpy, written in place) or address-only."""
 

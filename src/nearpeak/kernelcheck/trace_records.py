@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from nearpeak.kernelcheck.trace_memory import AddressOnly
+    from nearpeak.kernelcheck.trace_memory import AddressOnly, TensorMap
 
 
 @dataclass(frozen=True)
@@ -20,14 +20,14 @@ class Launch:
 
     grid, block  up to three extents each
     arguments    in the order of the parameters: a numpy array (real memory, written in place), an AddressOnly (a buffer
-                 without contents), a number, or bytes for a structure
+                 without contents), a TensorMap, a number, or bytes for a structure
     names        of the arguments, for the reports; missing ones are called "argument 0", …
     shared       bytes of dynamic shared memory
     """
 
     grid: tuple[int, ...]
     block: tuple[int, ...]
-    arguments: tuple[NDArray[Any] | AddressOnly | int | float | np.generic | bytes, ...]
+    arguments: tuple[NDArray[Any] | AddressOnly | TensorMap | int | float | np.generic | bytes, ...]
     names: tuple[str, ...] = ()
     shared: int = 0
 

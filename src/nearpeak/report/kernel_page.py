@@ -12,6 +12,7 @@ from nearpeak.report.document import document, escaped, paragraph, table
 from nearpeak.report.kernel_charts import KERNEL, LIBRARY, Point, bars_of, kernel_roofline, times
 from nearpeak.report.kernel_table import (
     cause_lines,
+    figure,
     reason_lines,
     resource_lines,
     speed_headers,
@@ -36,7 +37,7 @@ HOW_RUN = (
 )  # fmt: skip
 HOW_ANALYSED = (
     ("access pattern", "a few blocks of the compiler's PTX run step by step on the CPU with the real sizes; each "
-                       "address that a warp asks for is counted, and extrapolated to the grid. No counters are read"),
+                       "address that a warp asks for is counted, and extrapolated to the grid"),
     ("moved ÷ needed", "sectors of 32 bytes that the warps touch ÷ the fewest that could hold what they ask for: 1 is "
                        "best, 8 the worst for 4-byte elements"),
     ("stride", "words of 4 bytes from a thread's address to its neighbour's; 1 is best for fp32, 0 means shared"),
@@ -45,6 +46,10 @@ HOW_ANALYSED = (
                   "that the kernel reaches now, if that is lower). Gains of several causes do not add up"),
     ("gain without a run", "held against the model's least time now, and against memory that no cache spares scattered "
                            "accesses"),
+)  # fmt: skip
+HOW_COUNTED = (
+    ("counted", "by the GPU's own counters in one run under ncu (Nsight Compute), the caches empty before it; traced: "
+                "the same figure of the access pattern. A note stands where the two are more than 1.5 times apart"),
 )  # fmt: skip
 
 
@@ -61,10 +66,12 @@ def page(outcome: Mapping[str, Any]) -> str:
         body += ["<h3>Times</h3>", table((*speed_headers(outcome), ""), [(*row, "") for row in rows])]
     body += [paragraph(line, "note") for line in reason_lines(outcome)]
     if why:
-        body += ["<h2>Why, and what would help?</h2>", *_causes(why), *_accesses(why), *_bounds(why), *_resources(why)]
+        body += ["<h2>Why, and what would help?</h2>", *_causes(why), *_accesses(why), *_bounds(why), *_counters(why)]
+        body += _resources(why)
     how = [
         *(HOW_RUN if result.get("speed") else HOW_RUN[-1:] if result["verdict"] else ()),
         *(HOW_ANALYSED if why else ()),
+        *(HOW_COUNTED if why and "missing" not in why["counters"] else ()),
     ]
     body += ["<h2>How each number was made</h2>", table(("number", "how"), how, prose=True)] if how else []
     return document(f"nearpeak: {PurePath(str(result['file'])).name}", [part for part in body if part])
@@ -197,6 +204,16 @@ def _bounds(why: Mapping[str, Any]) -> Iterator[str]:
     if why["explained"] is not None:
         yield paragraph(f"The longest of them is {units.percent(min(why['explained'], 1.0))} of the measured time; the "
                         "rest is waiting that the model does not see.", "note")  # fmt: skip
+
+
+def _counters(why: Mapping[str, Any]) -> Iterator[str]:
+    yield "<h3>Counted by the hardware</h3>"
+    counters = why["counters"]
+    if "missing" in counters:
+        yield paragraph(f"Not counted: {counters['missing']}. The figures above are from a trace.", "note")
+        return
+    rows = [(c["what"], figure(c, "counted"), figure(c, "traced"), c["note"]) for c in counters["compared"]]
+    yield table(("figure", "counted", "traced", "note"), rows)
 
 
 def _resources(why: Mapping[str, Any]) -> Iterator[str]:

@@ -172,8 +172,7 @@ def why_lines(result: Mapping[str, Any]) -> Iterator[str]:
     if not why["stopped"]:
         yield why["note"]
     yield from resource_lines(why)
-    if why["how"]:
-        yield why["how"]
+    yield from counter_lines(why)
 
 
 def resource_lines(why: Mapping[str, Any]) -> Iterator[str]:
@@ -184,3 +183,38 @@ def resource_lines(why: Mapping[str, Any]) -> Iterator[str]:
         spills = f", {used['local_bytes']} bytes of local memory (spills)" if used["local_bytes"] else ""
         warps = f"{fit['warps']} warps at a time ({units.percent(fit['share'])}{limited})"
         yield f"{used['registers']} registers a thread{spills}; {warps}"
+
+
+# What the terminal shows of the counters; the page and the JSON have all.
+_SHOWN = ("read from memory", "written to memory", "sectors a read request", "sectors a write request", "bank passes",
+          "issue slots", "matrix units")  # fmt: skip
+
+
+def counter_lines(why: Mapping[str, Any]) -> Iterator[str]:
+    """What the hardware counted, beside what was traced; or where the figures come from, and why none were counted."""
+    counters, traced = why["counters"], f"from the traced access pattern ({why['how']})" if why["how"] else ""
+    if "missing" in counters:
+        yield "; ".join(part for part in (traced, f"counters: {counters['missing']}") if part)
+        return
+    shown = [
+        f"{c['what']} {figure(c, 'counted')}" + (f" (traced {figure(c, 'traced')})" if c["traced"] is not None else "")
+        for c in counters["compared"]
+        if c["what"].startswith(_SHOWN)
+    ]
+    yield f"counted by the hardware: {', '.join(shown)}"
+    yield from (f"{c['what']}: {c['note']}" for c in counters["compared"] if c["note"])
+    waits = [c for c in counters["compared"] if c["what"].startswith("warps waiting")]
+    if waits:
+        yield f"longest wait: {figure(waits[0], 'counted')} {waits[0]['what']} at each instruction issued"
+    if traced:
+        yield traced
+
+
+def figure(compared: Mapping[str, Any], which: str) -> str:
+    """The counted or traced figure of a comparison, with its unit."""
+    value, unit = compared[which], compared["unit"]
+    if value is None:
+        return units.ABSENT
+    if unit == "share":
+        return units.percent(value)
+    return units.quantity(value, unit) if unit else units.digits(value)

@@ -50,7 +50,7 @@ def spec_of_module(module: torch.nn.Module, example: Example, name: str) -> Mode
     unseen = sorted(key for key, (_, dimensions) in sizes.items() if key not in used and dimensions > 1)
     if unseen:
         some = ", ".join(unseen[:3])
-        notes.append(f"Counted without FLOPs, as no product was seen that uses them: {len(unseen)} ({some}, …).")
+        notes.append(f"Counted without FLOPs, as no product was seen with them: {len(unseen)} parameters ({some}).")
     stored: dict[str, Stored] = {}
     for _, parameter in parameters.values():
         dtype = _dtype(str(parameter.dtype))
@@ -84,7 +84,7 @@ def _trace(module: torch.nn.Module, example: Example) -> tuple[list[Call], list[
             if "indices" not in str(error):
                 break
     raise UserError(
-        f"{type(module).__name__} cannot be traced on {_shapes(example)}: {errors[0]}. Pass example tensors that its "
+        f"{type(module).__name__} cannot be traced on {_shapes(example)}: {errors[-1]}. Pass example tensors that its "
         "forward takes; a forward that looks at values cannot be traced."
     )
 
@@ -147,9 +147,11 @@ def _watch(names: dict[int, str]) -> Any:
             notes = []
             if self.masked:
                 notes.append(f"{self.masked} attentions have a mask whose values are not seen: counted as full.")
-            if self.unfollowed:
+            followed = sum(math.prod(call.shape[:2]) * max(call.positions, 1) for call in self.calls)
+            if self.unfollowed * 1000 > followed:  # rotary positions make a tiny one
+                flop = 2 * self.unfollowed
                 notes.append(
-                    f"Not counted: {self.unfollowed} products of two activations outside of torch's attention."
+                    f"Not counted: {flop:,} FLOPs of products of two activations outside of torch's attention."
                 )
             return notes
 
@@ -160,7 +162,7 @@ def _watch(names: dict[int, str]) -> Any:
 
     def _linear(watch: Watch, x: Any, key: str | None, shape: tuple[int, ...], bias: str | None, held: Any) -> None:
         if key is None or len(shape) != 2:
-            watch.unfollowed += 1
+            watch.unfollowed += x.numel() * shape[-1]
             return
         positions = math.prod(x.shape[1:-1]) if x.dim() > 2 else 1
         once = x.dim() <= 2
@@ -173,11 +175,11 @@ def _watch(names: dict[int, str]) -> Any:
         if of(right) is not None or of(left) is None:
             _linear(watch, left, of(right), tuple(right.shape), None, None)
         else:
-            watch.unfollowed += 1
+            watch.unfollowed += left.numel() * (right.shape[-1] if right.dim() > 1 else 1)
 
     def addmm(watch: Watch, args: Any, kwargs: Any, result: Any) -> None:
         if of(args[2]) is None:
-            watch.unfollowed += 1
+            watch.unfollowed += args[1].numel() * args[2].shape[-1]
             return
         bias = args[0]
         rows = args[1].shape[0]
@@ -189,7 +191,7 @@ def _watch(names: dict[int, str]) -> Any:
         bias = args[2] if len(args) > 2 else kwargs.get("bias")
         key = of(weight)
         if key is None:
-            watch.unfollowed += 1
+            watch.unfollowed += result.numel() * weight[0].numel()
             return
         inputs = args[0].shape[1]
         shape = (inputs, result.shape[1], *weight.shape[2:])

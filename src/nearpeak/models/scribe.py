@@ -149,11 +149,14 @@ def _around(calls: list[Call], at: int, gone: set[int], weights: Counter[str | N
     if not free(at + 1) or calls[at + 1].shape[0] != heads * value_dim:
         return ()
     width = calls[at + 1].shape[1]
-    if free(at - 1) and head_dim == value_dim and calls[at - 1].shape[0] == width:
-        rest, odd = divmod(calls[at - 1].shape[1] - heads * head_dim, 2 * head_dim)
+    before = at  # tables of relative positions may be looked up in between
+    while before > 0 and calls[before - 1].kind == "embedding":
+        before -= 1
+    if free(before - 1) and head_dim == value_dim and calls[before - 1].shape[0] == width:
+        rest, odd = divmod(calls[before - 1].shape[1] - heads * head_dim, 2 * head_dim)
         if not odd and rest >= 1 and heads % rest == 0:
-            return at - 1, at + 1
-    three = (at - 3, at - 2, at - 1)
+            return before - 1, at + 1
+    three = (before - 3, before - 2, before - 1)
     if all(free(number) for number in three):
         q, k, v = (calls[number].shape for number in three)
         keys, odd = divmod(k[1], head_dim)

@@ -128,7 +128,10 @@ def test_a_step_of_no_time_or_no_limit_still_prints() -> None:
         (Layout(data=8, sharded=8), True, "FSDP 8"),
         (Layout(data=8, sharded=4, tensor=2), True, "data 2 × FSDP 4 × tensor 2"),
         (Layout(data=2, tensor=4), False, "2 replicas × tensor 4"),
-        (Layout(pipeline=4, context=2, expert=8), False, "pipeline 4 × context 2 × expert 8"),
+        (Layout(pipeline=4, context=2), False, "pipeline 4 × context 2"),
+        (Layout(data=4, tensor=2, expert=8), False, "4 replicas × tensor 2, experts over 8"),
+        (Layout(data=8, sharded=16, context=2), True, "FSDP 16, of it context 2"),
+        (Layout(data=8, sharded=8, context=2), True, "FSDP 8 × context 2"),
         (Layout(micro_batch=4), True, "one device, micro-batch 4"),
     ],
 )

@@ -154,19 +154,23 @@ def cards(gpu: str, count: int) -> str:
 
 
 def layout_words(layout: Layout, train: bool) -> str:
-    """ "tensor 2", "FSDP 8", "2 replicas × tensor 4", and for a step of several micro-batches their size and number."""
-    words = [f"FSDP {layout.sharded}"] if layout.sharded > 1 else []
-    replicas = layout.data // max(layout.sharded, 1)
-    if replicas > 1:
-        words.insert(0, f"data {replicas}" if train else f"{replicas} replicas")
-    for word in ("tensor", "pipeline", "context", "expert"):
-        degree = getattr(layout, word)
-        words += [f"{word} {degree}"] if degree > 1 else []
+    """ "tensor 2", "FSDP 8", "2 replicas × tensor 4", and for a step of several micro-batches their size and number.
+
+    What stands between × multiplies to the number of cards; experts lie within that, and so may a split of sequences
+    within FSDP.
+    """
+    replicas = layout.data // layout.sharded
+    words = [f"data {replicas}" if train else f"{replicas} replicas"] if replicas > 1 else []
+    words += [f"FSDP {layout.sharded}"] if layout.sharded > 1 else []
+    degrees = {"tensor": layout.tensor, "pipeline": layout.pipeline, "context": layout.context}
+    inside = {"context"} if layout.sharded > layout.data else set()
+    words += [f"{word} {degree}" for word, degree in degrees.items() if degree > 1 and word not in inside]
     text = " × ".join(words) or "one device"
+    text += f", of it context {layout.context}" if inside and layout.context > 1 else ""
+    text += f", experts over {layout.expert}" if layout.expert > 1 else ""
     if train and (layout.micro_batch > 1 or layout.micro_batches > 1):
-        text += f", micro-batch {layout.micro_batch}" + (
-            f" × {layout.micro_batches}" if layout.micro_batches > 1 else ""
-        )
+        several = f" × {layout.micro_batches}" if layout.micro_batches > 1 else ""
+        text += f", micro-batch {layout.micro_batch}{several}"
     return text
 
 

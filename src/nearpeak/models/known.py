@@ -25,9 +25,15 @@ def known_names() -> tuple[str, ...]:
 
 def find_known(what: str) -> str | None:
     """The known name that `what` means: letters and digits count, case, separators and an owner before "/" do not."""
-    plain = _plain(what)
     names = _by_plain_name()
-    return names.get(plain) or names.get(_plain(what.rsplit("/", 1)[-1]))
+    what = re.sub(r"\s*\([^()]*\)\s*$", "", what)  # a remark behind it: "Qwen3.5-9B (5.7 GB)"
+    for spelling in (_plain(what), _plain(what.rsplit("/", 1)[-1])):
+        if spelling in names:
+            return names[spelling]
+        same = {name for plain, name in names.items() if plain.replace(".", "") == spelling.replace(".", "")}
+        if len(same) == 1:  # "llama-31-8b"; but 1.3b and 13b are two models
+            return same.pop()
+    return None
 
 
 def nearest_names(what: str, count: int = 5) -> list[str]:
@@ -62,7 +68,7 @@ def _notes(data: dict[str, object]) -> list[str]:
 
 @cache
 def _by_plain_name() -> dict[str, str]:
-    """Names and aliases without separators → name."""
+    """Names and aliases as _plain has them → name."""
     found: dict[str, str] = {}
     for name in known_names():
         aliases = _data(name)["aliases"]
@@ -79,4 +85,5 @@ def _data(name: str) -> dict[str, object]:
 
 
 def _plain(name: str) -> str:
-    return re.sub(r"[^a-z0-9]", "", name.lower())
+    """Letters, digits, and points between digits."""
+    return re.sub(r"(?<!\d)\.|\.(?!\d)|[^a-z0-9.]", "", name.lower())

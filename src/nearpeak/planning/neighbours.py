@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
+from nearpeak.planning.precisions import bits_of
 from nearpeak.planning.question import Question, Task
 from nearpeak.records.errors import UserError
 from nearpeak.records.plan import Candidate, Plan, Variation
 
 Planner = Callable[[Question], Plan]
 
-LOWER = {"fp32": "bf16", "bf16": "q4_k_m", "fp16": "q4_k_m", "fp8": "q4_k_m", "int8": "q4_k_m", "q8_0": "q4_k_m"}
 LIGHTER: dict[Task, tuple[Task, ...]] = {"train": ("lora", "qlora"), "lora": ("qlora",)}
 LONGEST = 2**17
 MOST_SEQUENCES = 256
@@ -68,9 +68,11 @@ def _on(question: Question, c: Candidate) -> Question:
 def _lighter(base: Question, first: Candidate, answer: Plan, planner: Planner) -> Iterator[Variation]:
     for task in LIGHTER.get(base.task, ()):
         yield from _tried(base, "task", task, planner)
-    now = str(answer.workload.get("precision") or "bf16")
-    if base.task == "infer" and base.spec.task == "generate" and now in LOWER:
-        yield from _tried(base, "precision", LOWER[now], planner)
+    if base.task == "infer" and base.spec.task == "generate":
+        packed = "llama.cpp" in str(answer.workload.get("engine"))
+        for most, precision in ((12.0, "q8_0" if packed else "fp8"), (6.0, "q4_k_m" if packed else "int4")):
+            if bits_of(base.precision or "stored", base.spec).dense > most:
+                yield from _tried(base, "precision", precision, planner)
 
 
 def _tried(base: Question, axis: str, value: int | str, planner: Planner) -> Iterator[Variation]:

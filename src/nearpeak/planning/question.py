@@ -81,3 +81,8 @@ class Question:
     def sequences(self) -> int:
         """At once, in inference."""
         return self.users or self.batch or 1
+
+    @property
+    def training_task(self) -> bool:
+        """Whether a training step is asked for: work of minutes, held against sustained ceilings."""
+        return self.task != "infer"

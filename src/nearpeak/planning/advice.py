@@ -1,0 +1,61 @@
+"""A plan in one sentence: the fewest cards that do, and what would do better."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from nearpeak.planning.question import Question
+from nearpeak.records.plan import Candidate, Estimate
+
+WORDS = {"infer": "inference", "train": "a full fine-tune", "lora": "LoRA", "qlora": "QLoRA"}
+
+
+def advice(question: Question, ranked: Sequence[Candidate]) -> str:
+    """What the candidates say about the question. They are ranked, best first."""
+    what = f"{question.spec.name}: {WORDS[question.task]}"
+    fitting = [c for c in ranked if c.fits]
+    if not ranked:
+        return f"{what}: no cards are left within the price."
+    if not fitting:
+        return f"{what} fits none of these: {_least(ranked)}."
+    if question.target_tps is not None:
+        reached = [c for c in fitting if _value(c) >= question.target_tps]
+        if not reached:
+            best = max(fitting, key=_value)
+            return f"{what} reaches {question.target_tps:g} tokens/s on none of these; {_fast(best)} comes nearest."
+        cheap = "the cheapest" if reached[0].cost_per_million_tokens is not None else "the fewest cards"
+        return f"{what} reaches {question.target_tps:g} tokens/s on {_fast(reached[0])}, {cheap} that do."
+    fewest = min(fitting, key=lambda c: (c.count * c.memory.capacity, c.count))
+    best = fitting[0]
+    if question.gpu:
+        tight = max((c for c in ranked if not c.fits and c.count < fewest.count), key=lambda c: c.count, default=None)
+        more = f"; {tight.count} of them lack{'s' * (tight.count == 1)} {_lack(tight)}" if tight else ""
+        more += " each" if tight and tight.count > 1 else ""
+        second = f"; {_fast(best)} is fastest" if best is not fewest else ""
+        return f"{what} fits {_fast(fewest)}{second}{more}."
+    return f"{what} fits {_fast(fewest)}, the smallest that does; {_fast(best)} is the fastest here."
+
+
+def speed(c: Candidate) -> Estimate | None:
+    return c.train_tokens_per_s or c.decode_tokens_per_s or c.prefill_tokens_per_s
+
+
+def _value(c: Candidate) -> float:
+    found = speed(c)
+    return found.value if found else 0.0
+
+
+def _fast(c: Candidate) -> str:
+    cards = c.gpu if c.count == 1 else f"{c.count} × {c.gpu}"
+    s = speed(c)
+    return f"{cards} ({s.value:,.3g} tokens/s)" if s else cards
+
+
+def _lack(c: Candidate) -> str:
+    return f"{max(0, c.memory.total - c.memory.capacity) / 2**30:.1f} GiB"
+
+
+def _least(ranked: Sequence[Candidate]) -> str:
+    near = min(ranked, key=lambda c: c.memory.total - c.memory.capacity)
+    cards = near.gpu if near.count == 1 else f"{near.count} × {near.gpu}"
+    return f"{cards} is nearest and lacks {_lack(near)}" + (" on each card" if near.count > 1 else "")

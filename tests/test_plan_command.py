@@ -192,7 +192,7 @@ def test_variations_change_one_thing_on_the_first_candidates_cards() -> None:
     plan = dataclasses.replace(infer_plan(), candidates=(one_3090(),))
     found = variations(asked(target_tps=1e9, max_price=1.0), plan, planner)
     assert [(v.axis, v.value) for v in found] == [
-        ("precision", "q4_k_m"), ("context", 8192), ("count", 2), ("users", 16)
+        ("precision", "q8_0"), ("precision", "q4_k_m"), ("context", 8192), ("count", 2), ("users", 16)
     ]  # fmt: skip
     assert {q.gpu for q in seen} == {"GeForce RTX 3090"}
     assert all(not q.any and q.target_tps is None and q.max_price is None for q in seen)
@@ -204,7 +204,9 @@ def test_where_nothing_fits_less_is_asked_and_more_cards_until_it_fits() -> None
         return dataclasses.replace(infer_plan(), candidates=(dataclasses.replace(one_3090(), fits=fits),))
 
     found = variations(asked(), nowhere_plan(), planner)
-    assert [(v.axis, v.value) for v in found] == [("precision", "q4_k_m"), ("context", 2048), ("count", 4)]
+    assert [(v.axis, v.value) for v in found] == [
+        ("precision", "q8_0"), ("precision", "q4_k_m"), ("context", 2048), ("count", 4)
+    ]  # fmt: skip
     never = variations(asked(), nowhere_plan(), lambda q: nowhere_plan())
     assert ("count", 32) in [(v.axis, v.value) for v in never], "the last try is told: it lacks least"
 

@@ -102,7 +102,7 @@ def test_many_candidates_are_cut_and_the_rest_is_told() -> None:
 
 def test_explained_terms_sum_to_the_speed_that_is_shown() -> None:
     first = one_3090()
-    ops = [Op("feed_forward", 32, {"bf16": 352e6}, 352e6, 0.0, 0.0, "2 · 1 position · 4096 · 14336 · 3")]
+    ops = [Op("feed_forward", 16, {"bf16": 352e6}, 352e6, 0.0, 0.0, "2 · 1 position · 4096 · 14336 · 3")] * 2
     text = printed(replace(infer_plan(), candidates=(first,)), ops={"decode": ops})
     assert "decode: 1 tok in 21.2 ms = 47.2 tok/s" in text
     for line in ("limit 17.2 81 %", "efficiency 2.60 12 %", "fixed costs 1.40 6.6 %", "all 21.2 100 %"):

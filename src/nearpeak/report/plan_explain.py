@@ -53,17 +53,23 @@ def workload_words(work: Workload) -> str:
 
 
 def ops_block(ops: Sequence[Op]) -> Block:
-    """Name, count, FLOPs and bytes of all of them together, and the arithmetic of one."""
-    flops = [op.count * sum(op.flop.values()) for op in ops]
-    reads, writes = ([op.count * getattr(op, way) for op in ops] for way in ("read", "written"))
-    flop, size = units.column([*flops, sum(flops)], "FLOP"), units.column([*reads, sum(reads)], "B")
-    rows = [
-        (units.plain(op.name), str(op.count), flop.text(f), size.text(r), size.text(w), units.plain(op.note) or ABSENT)
-        for op, f, r, w in zip(ops, flops, reads, writes, strict=True)
+    """Name, count, FLOPs and bytes of all of them together, and the arithmetic of one. Equal ops share a row."""
+    rows: dict[tuple[object, ...], list[Op]] = {}
+    for op in ops:
+        rows.setdefault((op.name, op.note, *op.flop.items(), op.read, op.written), []).append(op)
+    counts = [sum(op.count for op in alike) for alike in rows.values()]
+    kinds = [alike[0] for alike in rows.values()]
+    flops = [count * sum(op.flop.values()) for count, op in zip(counts, kinds, strict=True)]
+    reads, writes = ([n * getattr(op, way) for n, op in zip(counts, kinds, strict=True)] for way in ("read", "written"))
+    flop = units.column([sum(flops)], "FLOP")
+    size = units.column([sum(reads) + sum(writes)], "B")
+    cells = [
+        (units.plain(op.name), str(n), flop.text(f), size.text(r), size.text(w), units.plain(op.note) or ABSENT)
+        for op, n, f, r, w in zip(kinds, counts, flops, reads, writes, strict=True)
     ]
-    rows.append(("all", "", flop.text(sum(flops)), size.text(sum(reads)), size.text(sum(writes)), ""))
+    cells.append(("all", "", flop.text(sum(flops)), size.text(sum(reads)), size.text(sum(writes)), ""))
     headers = ("op", "count", flop.unit, f"read\n{size.unit}", f"written\n{size.unit}", "arithmetic of one")
-    return Block(headers, tuple(rows), frozenset({"op", headers[-1]}), frozenset({"op", headers[-1]}))
+    return Block(headers, tuple(cells), frozenset({"op", headers[-1]}), frozenset({"op", headers[-1]}))
 
 
 def limit_lines(limit: Limit) -> Iterator[str]:

@@ -26,6 +26,7 @@ from fake_kernels import (
     softmax_in_one_go,
     unordered_sum,
 )
+from nearpeak.ceilings.products import exactly
 from nearpeak.kernelcheck.deviation import Deviation, deviation, refused
 from nearpeak.kernelcheck.kernel import Declaration
 from nearpeak.kernelcheck.kernel_failed import KernelFailed

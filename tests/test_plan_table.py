@@ -12,7 +12,7 @@ from rich.console import Console
 from nearpeak.records.limit import Limit, Op
 from nearpeak.records.plan import Estimate, Layout, Memory, Plan, Step, Term
 from nearpeak.report.plan_explain import render_explained
-from nearpeak.report.plan_table import billions, estimate, gib, layout_words, render, rough
+from nearpeak.report.plan_table import billions, estimate, gib, layout_words, render, rough, scale
 from plans import infer_plan, nowhere_plan, one_3090, train_plan, variations
 
 
@@ -157,10 +157,18 @@ def test_sizes_and_counts() -> None:
         "1000",
     ]
     assert [billions(n) for n in (9870, 124_439_808, 8_030_261_248, 1_000_000_000_000)] == [
-        "9870", "124 M", "8.03 B", "1.00 T"
+        "9,870", "124 M", "8.03 B", "1.00 T"
     ]  # fmt: skip
     assert estimate(None) == "–"
     assert estimate(Estimate(2000.0, 1500.0, 2600.0), 1000.0) == "2.0 [1.5–2.6]"
+
+
+def test_a_column_has_one_unit_that_keeps_two_digits_of_each_number() -> None:
+    for values, what, unit in (
+        ([9_999.0], "tok", "tok/s"), ([10_000.0, 100.0], "tok", "ktok/s"), ([10_000.0, 99.0], "tok", "tok/s"),
+        ([2e7, 2e5], "image", "M image/s"),
+    ):  # fmt: skip
+        assert scale(values, what).unit == unit, values
 
 
 def test_foreign_text_cannot_draw_or_break_lines() -> None:

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from nearpeak.records.plan import Candidate, Estimate, Plan
-from nearpeak.report import units
 from nearpeak.report.charts import INK, SERIES, SPEC, plain_axes, ticks
-from nearpeak.report.plan_table import PARTS, cards, gib, shown
+from nearpeak.report.plan_table import PARTS, cards, gib, scale, shown
 
 COLOURS = dict(zip(PARTS, SERIES, strict=False))
 WORDS = {"kv": "KV cache and other state", "overhead": "allocator and context"}
@@ -49,19 +48,19 @@ def memory_bars(figure: Any, plan: Plan) -> None:
     figure.legend(loc="outside upper left", ncols=4, frameon=False, handlelength=1.2)
 
 
-def speed_curves(figure: Any, curves: Sequence[Curve], axis: str, unit: str, asked: int | None) -> None:
+def speed_curves(figure: Any, curves: Sequence[Curve], axis: str, what: str, asked: int | None) -> None:
     """One line a choice of cards, both axes logarithmic, its 80 % interval as a band, what was asked dotted."""
     axes = plain_axes(figure, axis)
     values = [v for c in curves for _, e in c.points if e for v in (e.low, e.high)]
-    scale = units.column(values, unit)
+    unit_of = scale(values, what)
     xs = sorted({x for c in curves for x, e in c.points if e})
     axes.set(xscale="log", yscale="log", xlim=(xs[0] / 1.15, xs[-1] * 1.15))
-    axes.set_ylim(min(values) / scale.factor / 1.25, max(values) / scale.factor * 1.25)
-    axes.set_ylabel(scale.unit)
+    axes.set_ylim(min(values) / unit_of.factor / 1.25, max(values) / unit_of.factor * 1.25)
+    axes.set_ylabel(unit_of.unit)
     for colour, curve in zip(SERIES, curves, strict=False):
         there = [(x, e) for x, e in curve.points if e]
         x = [x for x, _ in there]
-        low, value, high = ([getattr(e, f) / scale.factor for _, e in there] for f in ("low", "value", "high"))
+        low, value, high = ([getattr(e, f) / unit_of.factor for _, e in there] for f in ("low", "value", "high"))
         axes.fill_between(x, low, high, color=colour, alpha=0.16, lw=0)
         axes.plot(x, value, "o-", color=colour, lw=1.5, ms=3.5, label=_clip(curve.label))
     if asked and xs[0] <= asked <= xs[-1]:

@@ -10,11 +10,10 @@ from nearpeak.report.charts import chart, fits
 from nearpeak.report.document import document, escaped, paragraph, table
 from nearpeak.report.plan_charts import Curve, memory_bars, speed_curves
 from nearpeak.report.plan_table import (
-    SPEEDS,
     Block,
     billions,
     cards,
-    estimate,
+    first_speed,
     gib,
     item,
     memory_block,
@@ -22,6 +21,7 @@ from nearpeak.report.plan_table import (
     sections,
     shown,
     speed_block,
+    speeds,
     title,
 )
 
@@ -70,10 +70,10 @@ def _facts(plan: Plan) -> str:
         c = plan.candidates[0]
         found.append((cards(c.gpu, c.count), "comes first" if c.fits else "is nearest to fitting"))
         found.append((f"{gib(c.memory.total)} of {gib(c.memory.capacity)} GiB", "of its fullest device"))
-        for field, word in SPEEDS.items():
-            if e := getattr(c, field):
-                found.append((f"{estimate(e)} {item(plan)}/s", f"{word}, with its 80 % interval"))
-                break
+        found += [
+            (text.partition(" ")[2], f"{text.partition(' ')[0]}, with its 80 % interval")
+            for text in first_speed(c, plan)
+        ]
     items = "".join(f"<li><b>{escaped(number)}</b><span>{escaped(what)}</span></li>" for number, what in found)
     return f'<ul class="facts">{items}</ul>' if found else ""
 
@@ -102,10 +102,10 @@ def _curves(plan: Plan, curves: Mapping[str, Sequence[Curve]]) -> Iterator[str]:
             continue
         asked = plan.workload.get("context" if axis == "context" else "batch")
         value = asked if isinstance(asked, int) else None
-        word = next((w for f, w in SPEEDS.items() if any(getattr(c, f) for c in plan.candidates)), "speed")
+        word = next((word for word, _ in speeds(plan).values()), "speed")
         caption = (
             f"{word.capitalize()} of all cards together against {AXES.get(axis, axis)}; bands are 80 % intervals, the "
             "dotted line is what was asked. A line ends where it no longer fits, or with the model's own context."
         )
-        draw = partial(speed_curves, curves=drawn, axis=AXES.get(axis, axis), unit=f"{item(plan)}/s", asked=value)
+        draw = partial(speed_curves, curves=drawn, axis=AXES.get(axis, axis), what=item(plan), asked=value)
         yield chart(draw, (9.6, 4.2), caption, f"c{axis}")

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from nearpeak.records.plan import Candidate, Estimate, Layout, Plan, Variation
 from nearpeak.report import units
-from nearpeak.report.units import ABSENT
+from nearpeak.report.units import ABSENT, Scale
 
 T = TypeVar("T", bound=Hashable)
 MOST_ROWS = 10
@@ -96,24 +96,46 @@ def title(plan: Plan) -> list[str]:
 
 
 def billions(count: int) -> str:
-    """Parameters as people say them: "8.03 B", "124 M", "9870"."""
+    """Parameters as people say them: "8.03 B", "124 M", "431,080"."""
     for unit, step in (("T", 10**12), ("B", 10**9), ("M", 10**6)):
         if count >= 0.9995 * step:
             return f"{units.digits(count / step)} {unit}"
-    return str(count)
+    return f"{count:,}"
+
+
+def speeds(plan: Plan) -> dict[str, tuple[str, Scale]]:
+    """The fields of speed that a row has, each with its word and one unit for its column."""
+    found = {}
+    for field, word in SPEEDS.items():
+        if values := [e.value for c in shown(plan) if (e := getattr(c, field))]:
+            once = field == "prefill_tokens_per_s" and any(work.phase == "encode" for work in plan.workloads)
+            found[field] = "forward" if once else word, scale(values, item(plan))
+    return found
+
+
+def scale(values: Sequence[float], what: str) -> Scale:
+    """One unit for all: tok/s, or ktok/s where one of them is above 10,000 and none is under 100; and so on."""
+    for factor, prefix in ((1e6, "M"), (1e3, "k")):
+        if max(values) >= 10 * factor and min(values) >= 0.1 * factor:
+            return Scale(factor, f"{prefix}{' ' * (what != 'tok')}{what}/s")
+    return Scale(1.0, f"{what}/s")
 
 
 def speed_block(plan: Plan) -> Block:
     """One row a candidate: does it fit, how fast with its 80 % interval, energy, cost, what binds."""
-    rows = shown(plan)
-    what = item(plan)
-    there = [field for field in SPEEDS if any(getattr(c, field) for c in rows)]
-    scales = {field: units.column([e.value for c in rows if (e := getattr(c, field))], f"{what}/s") for field in there}
+    rows, what, there = shown(plan), item(plan), speeds(plan)
     costs = {"joules_per_token": f"J/{what}", "cost_per_million_tokens": f"US$ a\nM {what}"} if fits(plan) else {}
-    headers = ("#", "GPU", "fits", *(f"{SPEEDS[f]}\n{scales[f].unit}" for f in there), *costs.values(), "bound by")
+    headers = (
+        "#",
+        "GPU",
+        "fits",
+        *(f"{word}\n{unit.unit}" for word, unit in there.values()),
+        *costs.values(),
+        "bound by",
+    )
     cells = []
     for place, c in enumerate(rows, 1):
-        figures = (estimate(getattr(c, field), scales[field].factor) for field in there)
+        figures = (estimate(getattr(c, field), unit.factor) for field, (_, unit) in there.items())
         spent = (_digits(getattr(c, field)) for field in costs)
         fit, bound = "yes" if c.fits else "no", units.plain(c.bound_by) or ABSENT
         cells.append((str(place), cards(c.gpu, c.count), fit, *figures, *spent, bound))
@@ -222,16 +244,24 @@ def nearest_lines(plan: Plan) -> Iterator[str]:
 
 def variation_line(v: Variation, plan: Plan) -> str:
     """The same question with one thing changed: what it was changed to, and what that gives."""
-    c, what = v.candidate, item(plan)
+    c = v.candidate
     value = f"{v.value:,}" if isinstance(v.value, int) else units.plain(v.value)
     change = f"{value} × {units.plain(c.gpu)}" if v.axis == "count" else f"{v.axis} {value}"
     lack = c.memory.total - c.memory.capacity
     if not c.fits:
         return f"{change}: does not fit" + (f", {gib(lack)} GiB short" if lack > 0 else "")
-    speeds = [
-        f"{word} {estimate(e)} {what}/s" for field, word in SPEEDS.items() if (e := getattr(c, field)) is not None
-    ]
-    return ", ".join([f"{change}: fits in {gib(c.memory.total)} of {gib(c.memory.capacity)} GiB", *speeds[:1]])
+    return ", ".join(
+        [f"{change}: fits in {gib(c.memory.total)} of {gib(c.memory.capacity)} GiB", *first_speed(c, plan)]
+    )
+
+
+def first_speed(c: Candidate, plan: Plan) -> list[str]:
+    """The speed that a candidate is there for, with its interval, in the unit of the table; empty where it has none."""
+    for field, word in SPEEDS.items():
+        if e := getattr(c, field):
+            word, unit = speeds(plan).get(field, (word, scale([e.value], item(plan))))
+            return [f"{word} {estimate(e, unit.factor)} {unit.unit}"]
+    return []
 
 
 def rate_lines(plan: Plan) -> Iterator[str]:
@@ -249,13 +279,15 @@ def note_lines(plan: Plan) -> Iterator[str]:
 
 def missing_lines(plan: Plan) -> Iterator[str]:
     """Why a cell is a dash: each reason once, with what it is the reason of."""
-    rows = shown(plan)
-    speeds = [field for field in SPEEDS if any(getattr(c, field) for c in rows)] or list(SPEEDS)
-    names = {field: SPEEDS[field] for field in speeds}
+    rows, there = shown(plan), speeds(plan)
+    wanted = [field for field in SPEEDS if (field == "train_tokens_per_s") == training(plan)]
+    names = {field: there[field][0] if field in there else SPEEDS[field] for field in there or wanted}
     names |= {"joules_per_token": "energy", "cost_per_million_tokens": "cost"}
     fields: dict[tuple[str, str], list[str]] = {}
     for places, (field, reason) in _grouped(
-        (place, (field, reason)) for place, c in enumerate(rows, 1) for field, reason in c.missing.items()
+        (place, (field, reason.replace(c.gpu, "the card")))
+        for place, c in enumerate(rows, 1)
+        for field, reason in c.missing.items()
     ):
         if field in names:
             fields.setdefault((places, reason), []).append(names[field])

@@ -1,0 +1,167 @@
+"""`nearpeak plan` with real models, the real catalogue and the real planner."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from model_files import small_gguf
+from test_measure_page import Page
+
+ROOT = Path(__file__).resolve().parent.parent
+SPEEDS = ("prefill_tokens_per_s", "decode_tokens_per_s", "train_tokens_per_s")
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "nearpeak", "plan", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+
+
+def planned(*arguments: str) -> dict[str, Any]:
+    done = run(*arguments, "--json")
+    assert done.returncode == 0, done.stderr
+    body: dict[str, Any] = json.loads(done.stdout)
+    return body
+
+
+def check(body: dict[str, Any]) -> None:
+    """The document of the issue, with numbers that agree with one another."""
+    assert body["schema"] == "nearpeak.plan/1"
+    assert {"name", "parameters", "active_parameters", "weight_bytes", "kv_bytes_per_token"} <= set(body["model"])
+    assert body["candidates"]
+    for c in body["candidates"]:
+        memory = c["memory_bytes"]
+        parts = ("weights", "kv", "activations", "gradients", "optimizer", "overhead")
+        assert sum(memory[part] for part in parts) == memory["total"]
+        assert c["fits"] == (memory["total"] <= memory["capacity"])
+        layout = c["layout"]
+        assert layout["data"] * layout["tensor"] * layout["pipeline"] * layout["context"] == c["count"]
+        for name in SPEEDS:
+            if c[name] is not None:
+                assert 0 < c[name]["low"] <= c[name]["value"] <= c[name]["high"]
+            else:
+                assert c["fits"] is False or c["missing"].get(name) or name not in expected(body), (c["gpu"], name)
+        for step in c["steps"]:
+            assert sum(term["seconds"] for term in step["terms"]) == pytest.approx(step["seconds"])
+            speed = c["prefill_tokens_per_s" if step["phase"] == "encode" else f"{step['phase']}_tokens_per_s"]
+            assert speed is None or speed["value"] == pytest.approx(step["tokens"] / step["seconds"], rel=0.02)
+        assert c["bound_by"]
+        assert c["rates"]
+
+
+def expected(body: dict[str, Any]) -> tuple[str, ...]:
+    """The speeds that this task has."""
+    if body["workload"]["task"] != "infer":
+        return ("train_tokens_per_s",)
+    phases = {work["phase"] for work in body["workloads"]}
+    return tuple(f"{phase}_tokens_per_s" for phase in ("prefill", "decode") if phase in phases)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("llama-3.1-8b", "--gpu", "RTX 3090"),
+        ("llama-3.1-8b", "--gpu", "A100", "--count", "8", "--task", "train"),
+        ("qwen2.5-32b", "--gpu", "RTX 3090", "--count", "2", "--task", "qlora", "--context", "2048"),
+        ("llama-3.2-1b", "--gpu", "RTX 4090", "--count", "1", "--task", "lora", "--context", "1024", "--batch", "4"),
+        ("gpt-3-175b", "--gpu", "H100", "--count", "8"),
+        ("gpt-3-175b", "--gpu", "A100", "--count", "1024", "--task", "train", "--batch", "1536"),
+        ("deepseek-v3", "--gpu", "H200", "--count", "8", "--users", "32"),
+        ("cnn-28x28", "--gpu", "RTX 3060", "--count", "1", "--batch", "64"),
+        ("cnn-28x28", "--gpu", "RTX 3060", "--count", "1", "--task", "train", "--batch", "64"),
+        ("bert-base", "--gpu", "T4", "--count", "1"),
+        ("gpt-oss-120b", "--gpu", "RTX PRO 6000", "--count", "1"),
+    ],
+    ids=" ".join,
+)
+def test_models_of_all_kinds_give_a_whole_document(arguments: tuple[str, ...]) -> None:
+    check(planned(*arguments))
+
+
+def test_every_kind_of_card_is_a_candidate() -> None:
+    body = planned("llama-3.1-8b", "--any")
+    check(body)
+    gpus = {c["gpu"] for c in body["candidates"]}
+    assert {"GeForce RTX 3090", "H200 SXM 141 GB", "MI300X", "M2 Ultra"} <= gpus
+    fitting = [c["fits"] for c in body["candidates"]]
+    assert fitting == sorted(fitting, reverse=True), "what fits comes first"
+
+
+def test_a_whisper_folder(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    config = transformers.WhisperConfig(
+        vocab_size=320, d_model=64, encoder_layers=2, decoder_layers=2, encoder_attention_heads=4,
+        decoder_attention_heads=4, encoder_ffn_dim=128, decoder_ffn_dim=128, pad_token_id=0, bos_token_id=1,
+        eos_token_id=2, decoder_start_token_id=1,
+    )  # fmt: skip
+    model = transformers.WhisperForConditionalGeneration(config)
+    model.save_pretrained(tmp_path)
+    body = planned(str(tmp_path), "--gpu", "RTX 4090", "--count", "1", "--explain")
+    check(body)
+    assert body["model"]["parameters"] == sum(p.numel() for p in model.parameters())
+    assert any("audio" in op["name"] for ops in body["ops"].values() for op in ops)
+
+
+def test_a_gguf_file(tmp_path: Path) -> None:
+    (tmp_path / "small.gguf").write_bytes(small_gguf())
+    body = planned(str(tmp_path / "small.gguf"), "--gpu", "RTX 3060", "--count", "1", "--context", "64")
+    check(body)
+    assert body["model"]["parameters"] == 96 * 32 * 2 + 32 + 2 * (2 * 32 * 32 + 2 * 32 * 16 + 3 * 32 * 64 + 2 * 32)
+
+
+def test_what_fits_nowhere_says_by_how_much_and_what_would_fit() -> None:
+    done = run("deepseek-v3", "--gpu", "RTX 3090", "--count", "2")
+    assert done.returncode == 0, done.stderr
+    body = planned("deepseek-v3", "--gpu", "RTX 3090", "--count", "2")
+    check(body)
+    (c,) = body["candidates"]
+    assert c["fits"] is False
+    short = (c["memory_bytes"]["total"] - c["memory_bytes"]["capacity"]) / 2**30
+    assert f"{short:.1f} GiB" in done.stdout
+    assert "What would change it" in done.stdout
+    assert "does not fit" in done.stdout
+
+
+def test_the_ambiguous_card_is_named_in_the_notes() -> None:
+    assert "A100 SXM4 80 GB is taken" in run("llama-3.1-8b", "--gpu", "A100", "--count", "1").stdout
+
+
+def test_explained_terms_and_ops_reach_the_terminal() -> None:
+    text = run("llama-3.1-8b", "--gpu", "RTX 3090", "--count", "1", "--explain").stdout
+    for word in ("feed_forward", "attention scores", "arithmetic of one", "how it comes about", "free"):
+        assert word in text, word
+
+
+def test_the_page_is_written_and_standard_output_stays_the_plan(tmp_path: Path) -> None:
+    file = tmp_path / "plan.html"
+    done = run("llama-3.1-8b", "--gpu", "RTX 3090", "--html", str(file), "--json")
+    assert done.returncode == 0, done.stderr
+    check(json.loads(done.stdout))
+    assert f"Page: {file}" in done.stderr
+    found = Page(file.read_text())
+    assert found.tags.count("svg") == 3
+    assert "script" not in found.tags
+
+
+def test_one_second_without_torch_or_numpy() -> None:
+    code = (
+        "import sys; from nearpeak.cli.main import cli\n"
+        "cli(['plan', 'llama-3.1-8b', '--any'], standalone_mode=False)\n"
+        "print('HEAVY', sorted({'torch', 'numpy', 'matplotlib', 'triton', 'pydantic'} & set(sys.modules)))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert done.stdout.strip().endswith("HEAVY []"), done.stderr
+
+    def seconds() -> float:
+        start = time.perf_counter()
+        assert run("llama-3.1-8b", "--any").returncode == 0
+        return time.perf_counter() - start
+
+    # The least of several: other work on the machine only ever adds.
+    assert min(seconds() for _ in range(5)) < 1.0

@@ -6,41 +6,13 @@ import math
 from collections.abc import Mapping
 from typing import TypeVar, overload
 
+from nearpeak.models.config_keys import NO_MATTER
 from nearpeak.records.errors import UserError
 
 T = TypeVar("T")
 
 MAX_SIZE = 1 << 40  # no width, vocabulary or count of a model comes near it; the products stay exact
 MAX_LAYERS = 1 << 16
-
-# Keys that change neither shapes nor what is computed by how much, and sizes that only some families use (a family that
-# uses them asks for them): they are passed over in silence.
-_NO_MATTER = """
-    _name_or_path activation_dropout activation_function add_cross_attention apply_spec_augment architectures
-    attention_dropout attention_probs_dropout_prob attn_pdrop auto_map begin_suppress_tokens bos_token_id
-    chunk_size_feed_forward classifier_dropout dropout embd_pdrop encoder_layerdrop decoder_layerdrop eos_token_id
-    forced_decoder_ids gradient_checkpointing hidden_act hidden_activation hidden_dropout_prob id2label init_std
-    initializer_factor initializer_range label2id layer_norm_eps layer_norm_epsilon layer_norm_eps mask_feature_length
-    mask_feature_min_masks mask_feature_prob mask_time_length mask_time_min_masks mask_time_prob max_length
-    median_filter_width model_type output_attentions output_hidden_states output_past pad_token_id
-    position_embedding_type pretraining_tp problem_type quantization_config reorder_and_upcast_attn resid_pdrop
-    return_dict rms_norm_eps rope_interleaved rope_parameters rope_scaling rope_theta scale_attn_by_inverse_layer_idx
-    scale_attn_weights scale_embedding sep_token_id summary_activation summary_first_dropout summary_proj_to_labels
-    summary_type summary_use_proj suppress_tokens task_specific_params tokenizer_class torch_dtype dtype
-    transformers_version unsloth_fixed unsloth_version use_cache use_weighted_layer_sum sliding_window_pattern
-    _sliding_window_pattern attn_logit_softcapping attn_scale attn_temperature_tuning batch_norm_eps batch_norm_momentum
-classifier_proj_size dense_act_fn depthwise_padding drop_connect_rate drop_path_rate dropout_rate emb_pdrop
-embedding_dropout embedding_fraction encoder_stride ep_size final_logit_softcapping first_last_layers_bf16 floor_scale
-init_device intermediate_size intermediate_size_mlp is_gated_act logit_scale max_window_layers n_group
-no_rope_layer_interval no_rope_layers norm_eps norm_epsilon norm_topk_prob norm_type num_key_value_heads num_nextn_predict_layers num_stages
-original_max_position_embeddings out_features out_indices output_router_logits partial_rotary_factor pooler_act
-pooling_type qk_head_dim query_pre_attn_scalar residual_dropout rope_interleave routed_scaling_factor
-router_aux_loss_coef router_jitter_noise scale_decoder_outputs scoring_func seq_aux sliding_window stage_names
-swiglu_limit tie_word_embeddings topk_group topk_method top_k_experts use_qk_norm use_sliding_window verbose
-vocab_size_per_layer_input aux_loss_alpha full_attn_idxs initial_context_length experts_per_token
-cls_token_id decoder_start_token_id is_encoder_decoder num_return_sequences temperature top_k top_p do_sample
-"""
-NO_MATTER = frozenset(_NO_MATTER.split())
 
 
 class Config:

@@ -109,10 +109,11 @@ def _llama(keys: Keys) -> Values:
     """Llama, Mistral and Mixtral share a name."""
     values = _plain("llama", "attention_bias")(keys)
     values.pop("sliding_window", None)
+    values["mlp_bias"] = keys.has("blk.0.ffn_down.bias")
     if keys.size("expert_count", 0):
         values.update(model_type="mixtral", num_local_experts=keys.size("expert_count"),
                       num_experts_per_tok=keys.size("expert_used_count"))  # fmt: skip
-        values.pop("attention_bias")
+        del values["attention_bias"], values["mlp_bias"]
     return values
 
 
@@ -196,6 +197,7 @@ def _deepseek2(keys: Keys) -> Values:
         n_routed_experts=keys.size("expert_count"), n_shared_experts=keys.size("expert_shared_count", 0),
         num_experts_per_tok=keys.size("expert_used_count"),
         first_k_dense_replace=keys.size("leading_dense_block_count", 0),
+        attention_bias=keys.has("blk.0.attn_kv_a_mqa.bias"),
     )  # fmt: skip
     if keys.size("attention.q_lora_rank", 0):
         values["q_lora_rank"] = keys.size("attention.q_lora_rank")

@@ -114,6 +114,9 @@ def test_the_kept_profile_is_the_one_of_these_cards(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(machine, "cpu_device", lambda: cpu)
     assert kept_profile((), tmp_path) == cpu_only()
     assert kept_profile((), tmp_path / "none") is None
+    poor = dataclasses.replace(h200().devices[0], ceilings=h200().devices[0].ceilings[:1])
+    profile_file.save(dataclasses.replace(h200(), devices=(poor,)), tmp_path / "machine-a.json")
+    assert kept_profile((same,), tmp_path) is None, "no memory ceiling to plan with"
 
 
 # --- the question ---

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from nearpeak.ceilings import profile_file
@@ -17,7 +17,7 @@ from nearpeak.hardware.nvml_cards import nvml_cards
 from nearpeak.hardware.visible import visible_devices
 from nearpeak.records.device import Device
 from nearpeak.records.errors import UserError
-from nearpeak.records.machine_profile import MachineProfile
+from nearpeak.records.machine_profile import DeviceProfile, MachineProfile
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ def devices_here(nvml: Nvml | None = None, environment: Mapping[str, str] | None
 
 def kept_profile(devices: tuple[Device, ...], folder: Path | None = None) -> MachineProfile | None:
     """The newest machine profile in its usual place that is of these cards; without cards, of this CPU. None where
-    there is none; a damaged file is passed over."""
+    there is none; a damaged file is passed over, and so are devices whose ceilings are too few to plan with."""
     folder = profile_file.default_path("x").parent if folder is None else folder
     ids = {d.id for d in devices}
     files = sorted(folder.glob("machine-*.json"), key=lambda file: file.stat().st_mtime, reverse=True)
@@ -72,7 +72,13 @@ def kept_profile(devices: tuple[Device, ...], folder: Path | None = None) -> Mac
             profile = profile_file.load(file)
         except UserError:
             continue
+        profile = replace(profile, devices=tuple(d for d in profile.devices if complete(d)))
         gpus = {d.id for d in profile.devices if d.kind == "gpu"}
         if ids & gpus or (not ids and not gpus and cpu_device().name in {d.name for d in profile.devices}):
             return profile
     return None
+
+
+def complete(device: DeviceProfile) -> bool:
+    """Whether a plan can rest on what was measured of a device: memory read, and a product."""
+    return device.ceiling("memory_read") is not None and device.ceiling("matmul") is not None

@@ -57,12 +57,14 @@ def speed_curves(figure: Any, curves: Sequence[Curve], axis: str, what: str, ask
     axes.set(xscale="log", yscale="log", xlim=(xs[0] / 1.15, xs[-1] * 1.15))
     axes.set_ylim(min(values) / unit_of.factor / 1.25, max(values) / unit_of.factor * 1.25)
     axes.set_ylabel(unit_of.unit)
-    for colour, curve in zip(SERIES, curves, strict=False):
+    for place, (colour, curve) in enumerate(zip(SERIES, curves, strict=False)):
         there = [(x, e) for x, e in curve.points if e]
         x = [x for x, _ in there]
         low, value, high = ([getattr(e, f) / unit_of.factor for _, e in there] for f in ("low", "value", "high"))
-        axes.fill_between(x, low, high, color=colour, alpha=0.16, lw=0)
-        axes.plot(x, value, "o-", color=colour, lw=1.5, ms=3.5, label=_clip(curve.label))
+        axes.fill_between(x, low, high, color=colour, alpha=0.1, lw=0)
+        # the first is the widest and lies lowest: lines one over the other (replicas, one sequence) all stay visible
+        width = 1.4 + 0.9 * (len(curves) - 1 - place)
+        axes.plot(x, value, "o-", color=colour, lw=width, ms=width + 2, label=_clip(curve.label))
     if asked and xs[0] <= asked <= xs[-1]:
         axes.axvline(asked, color=INK, lw=0.8, ls=":")
     axes.grid(True, lw=0.6)

@@ -25,7 +25,6 @@ from nearpeak.report.plan_table import (
     title,
 )
 
-AXES = {"context": "context, tokens a sequence", "users": "sequences at once", "batch": "batch of a step"}
 HOW = (
     ("fits", "all parts of memory of the fullest device together are within what a program can have of it"),
     ("[low–high]", "holds the truth in 80 of 100 cases, going by how far off the same method was on measured models "
@@ -100,12 +99,18 @@ def _curves(plan: Plan, curves: Mapping[str, Sequence[Curve]]) -> Iterator[str]:
         drawn = [c for c in every if sum(e is not None and fits(e.value) for _, e in c.points) > 1]
         if not drawn:
             continue
+        name = _axis(axis, plan)
         asked = plan.workload.get("context" if axis == "context" else "batch")
         value = asked if isinstance(asked, int) else None
         word = next((word for word, _ in speeds(plan).values()), "speed")
         caption = (
-            f"{word.capitalize()} of all cards together against {AXES.get(axis, axis)}; bands are 80 % intervals, the "
+            f"{word.capitalize()} of all cards together against {name}; bands are 80 % intervals, the "
             "dotted line is what was asked. A line ends where it no longer fits, or with the model's own context."
         )
-        draw = partial(speed_curves, curves=drawn, axis=AXES.get(axis, axis), what=item(plan), asked=value)
+        draw = partial(speed_curves, curves=drawn, axis=name, what=item(plan), asked=value)
         yield chart(draw, (9.6, 4.2), caption, f"c{axis}")
+
+
+def _axis(axis: str, plan: Plan) -> str:
+    what = "sequences" if item(plan) == "tok" else f"{item(plan)}s"
+    return {"context": "context, tokens a sequence", "users": f"{what} at once"}.get(axis, f"{what} in a step")

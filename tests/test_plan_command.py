@@ -142,6 +142,20 @@ def test_a_named_profile_is_the_machine(tmp_path: Path) -> None:
     assert (question.gpu, question.any, question.profile) == (None, False, h200())
 
 
+def test_the_cpu_is_asked_about_by_its_profile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    profile_file.save(cpu_only(), tmp_path / "p.json")
+    question, _ = question_of(LLAMA, "CPU", False, tmp_path / "p.json", {"task": "infer"})
+    assert question.gpu is None
+    assert question.profile is not None
+    assert [d.kind for d in question.profile.devices] == ["cpu"]
+    profile_file.save(h200(), tmp_path / "g.json")
+    with pytest.raises(UserError, match=r"g\.json has no CPU in it.*nearpeak measure --device cpu"):
+        question_of(LLAMA, "cpu", False, tmp_path / "g.json", {"task": "infer"})
+    monkeypatch.setattr(machine, "kept_profile", lambda devices: None)
+    with pytest.raises(UserError, match="has not been measured"):
+        question_of(LLAMA, "cpu", False, None, {"task": "infer"})
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

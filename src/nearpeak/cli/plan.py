@@ -102,7 +102,9 @@ def question_of(
     said: list[str] = []
     devices = devices_here()
     measured: MachineProfile | None = profile_file.load(profile) if profile else kept_profile(devices)
-    if gpu is not None:
+    if gpu is not None and gpu.lower() == "cpu":
+        gpu, measured = None, processor(measured, profile)
+    elif gpu is not None:
         card, note = card_named(gpu)
         gpu = card.name
         said += [note] if note else []
@@ -114,6 +116,17 @@ def question_of(
     if measured and profile is None:
         said.append(f"this machine's own ceilings are from its profile of {measured.machine.date[:10]}")
     return Question(spec=spec, gpu=gpu, any=every, profile=measured, **asked), said
+
+
+def processor(measured: MachineProfile | None, file: Path | None) -> MachineProfile:
+    """The CPU of a machine profile. Raises UserError where it was never measured: no sheet says what a CPU sustains."""
+    from nearpeak.records.errors import UserError
+
+    cpus = tuple(d for d in measured.devices if d.kind == "cpu") if measured else ()
+    if measured is None or not cpus:
+        where = f"{file} has no CPU in it" if file else "the CPU of this machine has not been measured"
+        raise UserError(f"{where}, and no sheet says what it sustains. Measure it: nearpeak measure --device cpu")
+    return replace(measured, devices=cpus)
 
 
 def ops_by_phase(spec: ModelSpec, answer: Plan) -> dict[str, tuple[Op, ...]]:

@@ -61,8 +61,13 @@ def steps(question: Question, axis: str) -> list[int]:
 
 
 def _on(question: Question, c: Candidate) -> Question:
-    """The question about one candidate's cards alone, without goals that would leave it out."""
-    return replace(question, gpu=c.gpu, count=c.count, any=False, target_tps=None, max_price=None)
+    """The question about one candidate's cards alone, without goals that would leave it out. A CPU has no catalogue
+    entry: it is asked about by the profile that it was measured in."""
+    alone = replace(question, gpu=c.gpu, count=c.count, any=False, target_tps=None, max_price=None)
+    profile = question.profile
+    if profile and (cpus := tuple(d for d in profile.devices if d.kind == "cpu" and d.name == c.gpu)):
+        return replace(alone, gpu=None, profile=replace(profile, devices=cpus))
+    return alone
 
 
 def _lighter(base: Question, first: Candidate, answer: Plan, planner: Planner) -> Iterator[Variation]:

@@ -40,7 +40,7 @@ def _by_index(folder: Path, index: str) -> dict[str, str]:
     if not isinstance(table, dict) or not table:
         raise UserError(f"{where}: weight_map is missing or empty. Fetch the file again.")
     for tensor, file in table.items():
-        if not isinstance(file, str) or not file.endswith(".safetensors") or re.search(r"[/\\\0]|^\.", file):
+        if not isinstance(file, str) or not file.endswith(".safetensors") or re.search(r"[/\\\x00-\x1f]|^\.", file):
             raise UserError(
                 f"{where}: tensor {tensor[:200]!r} is said to lie in {str(file)[:200]!r}; a .safetensors file in the "
                 "same folder is expected. Do not use this folder unless you trust it."

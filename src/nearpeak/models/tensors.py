@@ -76,13 +76,13 @@ def _check(name: str, tensor: Tensor, weight: Weight, where: str) -> None:
     fits = weight.shape == tensor.shape if weight.shape is not None else weight.parameters == _size(tensor)
     if not fits:
         raise UserError(
-            f"{where}: tensor {name[:200]} is {weight.text()}; by the config it should be {shape_text(tensor.shape)}. "
+            f"{where}: tensor {shown(name)} is {weight.text()}; by the config it should be {shape_text(tensor.shape)}. "
             "Config and weights are not of the same model."
         )
     if weight.dtype not in FLOATING and weight.shape is not None and weight.dtype.lstrip("u").startswith("int"):
         small = weight.bytes * 8 < 64 * weight.parameters and weight.dtype.removeprefix("int").isdigit()
         if not small or int(weight.dtype.removeprefix("int")) > 8:
-            raise UserError(f"{where}: tensor {name[:200]} is {weight.dtype}: no weights, or packed without "
+            raise UserError(f"{where}: tensor {shown(name)} is {weight.dtype}: no weights, or packed without "
                             "quantization_config in config.json.")  # fmt: skip
 
 
@@ -117,7 +117,7 @@ def _missing(
     if contradiction := _layers(architecture, weights, root, where):
         return contradiction
     return UserError(
-        f"{where}: tensor {name[:200]} is missing; the config of a {architecture.family} asks for it, of shape "
+        f"{where}: tensor {shown(name)} is missing; the config of a {architecture.family} asks for it, of shape "
         f"{shape_text(tensor.shape)}. Fetch all files of the model again."
     )
 
@@ -173,7 +173,7 @@ def _leftover(
             other = weights.get(repeated[name])
             if other is not None and other.parameters != weight.parameters:
                 raise UserError(
-                    f"{where}: tensor {name[:200]} is {weight.text()}; {repeated[name]}, which it repeats, is "
+                    f"{where}: tensor {shown(name)} is {weight.text()}; {repeated[name]}, which it repeats, is "
                     f"{other.text()}."
                 )
             groups.setdefault(f"{name}, {repeated[name]} stored again", []).append(weight)
@@ -186,7 +186,7 @@ def _leftover(
             groups.setdefault(aside, []).append(weight)
         else:
             raise _layers(architecture, weights, root, where) or UserError(
-                f"{where}: tensor {name[:200]} ({weight.dtype} {weight.text()}) belongs to no part of a "
+                f"{where}: tensor {shown(name)} ({weight.dtype} {weight.text()}) belongs to no part of a "
                 f"{architecture.family} with this config; {len(left)} tensors are left over."
             )
     for what, several in groups.items():
@@ -196,6 +196,11 @@ def _leftover(
     for label, several in beside.items():
         notes.append(f"Counted, not modelled: {label.replace('_', ' ')} ({_numbers(several):,} parameters).")
     return beside
+
+
+def shown(name: str) -> str:
+    """A tensor's name in one line of a message."""
+    return name if name.isprintable() and len(name) <= 200 else repr(name[:200])
 
 
 def _numbers(weights: list[Weight]) -> int:

@@ -132,3 +132,21 @@ def test_half_precisions_alone_and_in_pairs() -> None:
     assert np.array_equal(g[1], long(brief(f[:32])))
     assert np.abs(g[2] / f[:32] - 1).max() <= 2.0**-11
     assert not (g[2].view(np.uint32) & 0x1FFF).any()
+
+
+def test_directed_roundings_and_the_exponential() -> None:
+    random = np.random.default_rng(3)
+    a, b, c = random.standard_normal((3, 64)).astype(np.float32)
+    found = np.zeros((5, 64), np.float32)
+    text = one("""int i = threadIdx.x; z[i] = __fmaf_rz(a[i], b[i], c[i]); z[64 + i] = __fmaf_rd(a[i], b[i], c[i]);
+        z[128 + i] = __fmaf_ru(a[i], b[i], c[i]); z[192 + i] = fmaf(a[i], b[i], c[i]); z[256 + i] = expf(a[i]);""",
+               "const float* a", "const float* b", "const float* c", "float* z")  # fmt: skip
+    done(text, (1,), (64,), a, b, c, found)
+    exact = a.astype(np.float64) * b + c
+    zero, down, up, near, exponential = found
+    assert (np.abs(zero) <= np.abs(exact)).all()
+    assert (down <= exact).all()
+    assert (up >= exact).all()
+    assert ((near == down) | (near == up)).all()
+    assert (np.nextafter(down, np.float32(np.inf)) >= up).all()
+    assert np.allclose(exponential, np.exp(a.astype(np.float64)), rtol=3e-7)

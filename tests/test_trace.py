@@ -217,18 +217,6 @@ def test_unknown_instructions_stop_it_with_their_name_and_line() -> None:
     assert not x.any()
 
 
-@pytest.mark.parametrize("name", ["matmul_6_matrix_units", "matmul_7_pipelined"])
-def test_kernels_of_the_matrix_units_are_not_traced(name: str) -> None:
-    module = parse(example(name))
-    kernel = next(iter(module.kernels.values()))
-    buffer = AddressOnly(4096 * 4096 * 2, "bfloat16")
-    given = [bytes(128) if p.size == 128 else buffer if p.size == 8 else 4096 for p in kernel.parameters]
-    threads = 256 if "6" in name else 384
-    result = trace(module, kernel.name, Launch((32, 32), (threads,), tuple(given), shared=200_000))
-    assert result.stopped is not None
-    assert result.stopped.startswith("not traced: ")
-
-
 @pytest.mark.parametrize(("offset", "what"), [(1, "4 bytes past the end of x"), (-1, "4 bytes before the start of x")])
 def test_out_of_bounds_is_named(offset: int, what: str) -> None:
     module = parse(one(f"x[(int)threadIdx.x + {offset}] = 1;", "float* x"))

@@ -11,6 +11,7 @@ from nearpeak.kernelcheck.access import AccessReport, LineAccess, Traffic, analy
 from nearpeak.kernelcheck.axes import with_axes_swapped
 from nearpeak.kernelcheck.bounds import Bounds, Chip, bounds, coalesced, passes, without_conflicts
 from nearpeak.kernelcheck.occupancy import Occupancy, Waves, launch_bound
+from nearpeak.kernelcheck.ptx_matrix import flop_a_thread
 from nearpeak.kernelcheck.trace_records import Trace
 
 NOTABLE = 1.25  # more than a quarter above the least possible is worth a look
@@ -282,6 +283,8 @@ def launch(s: Situation) -> list[Candidate]:
 
 def _flop_of(trace: Trace, n: int) -> float:
     i = trace.instructions[n]
+    if products := flop_a_thread(i):
+        return products
     kinds = [m for m in i.modifiers if m in ("f32", "f64", "f16", "bf16", "f16x2", "bf16x2")]
     if not kinds or i.opcode not in ("fma", "mad", "add", "sub", "mul"):
         return 0.0

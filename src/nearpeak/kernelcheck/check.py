@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from nearpeak.kernelcheck.kernel import Declaration, Sizes, Tensors
@@ -150,9 +150,12 @@ class _Check:
         else:
             speed, profile = self._speed(kernel)
             limit = self._limit(profile)
-        why = self._why(profile, speed, limit) if self.source.language == "CUDA" else None
+        why = self._why(kernel, profile, speed, limit) if verdict.right else None
+        if isinstance(why, str):
+            verdict = replace(verdict, notes=(*verdict.notes, why))
+            why = None
         if why is not None:
-            why = with_counters(why, tools.count())
+            why = with_counters(why, "no GPU is here" if interpreted else tools.count())
         return outcome_of(
             self.source, self.declaration, self.op, self.sizes, self.here.name, verdict, speed, limit, why
         )
@@ -192,15 +195,29 @@ class _Check:
 
         return limit_of(self.op, self.sizes, self.declaration.precision, profile, accumulate=self.request.accumulate)
 
-    def _why(self, profile: DeviceProfile | None, speed: Speed | None, limit: Limit | None) -> Explanation | None:
-        from nearpeak.kernelcheck.explain import chip_of, explain
+    def _why(
+        self, kernel: Kernel, profile: DeviceProfile | None, speed: Speed | None, limit: Limit | None
+    ) -> Explanation | str | None:
+        """None where there is nothing to look at, or no time to hold it against; a reason where that failed."""
+        from nearpeak.kernelcheck.explain import ASSUMED, ASSUMED_NAME, chip_of, explain, sheet_rate
+        from nearpeak.kernelcheck.triton_program import NotCompiled
 
-        chip = chip_of(profile) if profile else None
-        if chip is None or speed is None or speed.refused:
+        if self.source.language not in ("CUDA", "Triton"):
             return None
-        self.progress("tracing")
+        chip, warm, tuned = chip_of(profile) if profile else None, None, None
         rate = self.op.flop(self.sizes) / limit.flop_seconds if limit and limit.flop_seconds else None
-        return explain(self.source, self.declaration, self.op, self.sizes, chip, speed.kernel.warm, limit, rate)
+        if self.here.kind != "gpu":
+            chip, rate = ASSUMED, sheet_rate(self.declaration.precision)
+        elif chip is None or speed is None or speed.refused:
+            return None
+        else:
+            warm, tuned = speed.kernel.warm, getattr(kernel, "chosen", lambda: None)()
+        self.progress("tracing")
+        try:
+            why = explain(self.source, self.declaration, self.op, self.sizes, chip, warm, limit, rate, tuned)
+        except NotCompiled as error:
+            return f"not analysed: Triton's compiler gave no code for {chip.architecture}: {error}"
+        return why if warm else replace(why, how=f"{why.how}, as for {ASSUMED_NAME}" if why.how else "")
 
 
 def _library(op: Op, inputs: Tensors, sizes: Sizes) -> Callable[[], object] | None:

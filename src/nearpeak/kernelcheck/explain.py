@@ -4,6 +4,7 @@ they could be read."""
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from nearpeak.hardware.catalogue import find_by_name
@@ -19,6 +20,7 @@ from nearpeak.kernelcheck.op import Op
 from nearpeak.kernelcheck.program import Program, cuda_program
 from nearpeak.kernelcheck.rounding import default_accumulate
 from nearpeak.kernelcheck.source import Source
+from nearpeak.kernelcheck.triton_program import triton_program
 from nearpeak.records.machine_profile import DeviceProfile
 
 # Without a GPU a kernel is looked at as if for this one: an H200 by its sheet (132 multiprocessors, up to 1.98 GHz).
@@ -81,14 +83,19 @@ def explain(
     measured: float | None = None,
     limit: Limit | None = None,
     flop_per_s: float | None = None,
+    tuned: Mapping[str, int] | None = None,
 ) -> Explanation:
-    """What the kernel asks of the GPU at these sizes, and what a change would give.
+    """What a CUDA or Triton kernel asks of the GPU at these sizes, and what a change would give.
 
     measured  seconds of a warm run; without it the model's own time stands in.
-    Raises UserError where the kernel does not compile or the launch is not possible.
+    tuned     what an autotuned Triton kernel has chosen; None: its first configuration is looked at
+    Raises UserError where a CUDA kernel does not compile or the launch is not possible, NotCompiled for Triton.
     """
-    sizes = {**sizes, "sms": chip.multiprocessors}
-    program = cuda_program(source, declaration, op, sizes, chip.architecture)
+    known = {**sizes, "sms": chip.multiprocessors}
+    if source.language == "Triton":
+        program = triton_program(source, declaration, op, known, chip.architecture, tuned)
+    else:
+        program = cuda_program(source, declaration, op, known, chip.architecture)
     return explain_program(program, op, sizes, declaration.precision, chip, measured, limit, flop_per_s)
 
 

@@ -48,7 +48,7 @@ def cuda_program(source: Source, declaration: Declaration, op: Op, sizes: Sizes,
             shape.grid,
             shape.block,
             tuple(argument(one, op, declaration.precision, sizes) for one in given),
-            tuple(name for name in declaration.args if name in {t.name for t in op.tensors}),
+            declaration.args,
             shared=shape.shared,
         ),
     )

@@ -122,6 +122,8 @@ def _kernel(name: str, head: str, body: list[str], files: dict[int, str]) -> Ptx
         Parameter(n, kind, TYPE_BYTES[kind] * int(count or 1), int(align or TYPE_BYTES[kind]))
         for align, kind, n, count in parameters
     )
+    if cluster := re.search(r"\.reqnctapercluster\s+(\d+)", head):
+        kernel.cluster = int(cluster.group(1))
     _Body(kernel, files).read(body)
     return kernel
 

@@ -110,9 +110,12 @@ def _to_tf32(i: Instruction, r: Registers) -> Step:
     return computed(target, converted)
 
 
+_SPACES = ("global", "shared", "local", "const", "param")
+
+
 def convert_address(i: Instruction, r: Registers) -> Step:
-    """cvta: between generic addresses and those of one space. Global ones are the same in both."""
-    to, spaces = "to" in i.modifiers, [m for m in i.modifiers if m in ("global", "shared", "local", "const")]
+    """cvta: between generic addresses and those of one space. Global ones and parameters' are the same in both."""
+    to, spaces = "to" in i.modifiers, [m for m in i.modifiers if m in _SPACES]
     kind = i.modifiers[-1]
     if not spaces or TYPE_BYTES.get(kind, 0) not in (4, 8) or "::" in i.name:
         if "::cta" not in i.name:

@@ -3,7 +3,8 @@
 Sums, products, quotients and roots are rounded as the hardware rounds them. A fused multiply-add is computed in the
 next wider type and rounded once more, which differs by one unit in the last place in rare cases; the `.approx`
 instructions are computed exactly where the hardware is off by a few units. Other roundings than to nearest (.rz, .rm,
-.rp) are refused. Meanings: NVIDIA, "Parallel Thread Execution ISA", 9.7.3 to 9.7.5.
+.rp) are known of fp32 multiply-adds alone, which expf needs. Meanings: NVIDIA, "Parallel Thread Execution ISA", 9.7.3
+to 9.7.5.
 """
 
 from __future__ import annotations
@@ -113,6 +114,8 @@ def _operation(function: Callable[..., Any], operands: int, wider: bool = False)
 
 def fused(i: Instruction, r: Registers) -> Step:
     """fma, and mad of floats, which is the same."""
+    if i.modifiers[-1] == "f32" and set(i.modifiers) & set(_TOWARDS):
+        return _directed(i, r)
     kind = kind_of(i, _ALLOWED)
     if kind != "f32" or any(m in ("ftz", "sat", "relu") for m in i.modifiers):
         return _operation(lambda a, b, c: a * b + c, 3, wider=True)(i, r)
@@ -126,6 +129,25 @@ def fused(i: Instruction, r: Registers) -> Step:
         np.copyto(target, product, where=where, casting="same_kind")
 
     return step
+
+
+def _directed(i: Instruction, r: Registers) -> Step:
+    """fma.rz, .rm, .rp of fp32: rounded towards zero, down, up."""
+    mode = next(m for m in i.modifiers if m in _TOWARDS)
+    kind_of(i, (mode,))
+    sources = [r.read(o, "f32") for o in i.operands[1:4]]
+
+    def value() -> Any:
+        a, b, c = (np.asarray(s).astype(np.float64) for s in sources)
+        exact = a * b + c
+        near = exact.astype(np.float32)
+        over = {"rm": near > exact, "rp": near < exact, "rz": np.abs(near) > np.abs(exact)}[mode]
+        return np.where(over, np.nextafter(near, np.float32(_TOWARDS[mode])), near)
+
+    return computed(r.write(i.operands[0], "f32"), value)
+
+
+_TOWARDS = {"rm": -np.inf, "rp": np.inf, "rz": 0.0}
 
 
 def test_class(i: Instruction, r: Registers) -> Step:

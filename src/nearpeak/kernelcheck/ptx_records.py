@@ -58,7 +58,8 @@ class Parameter:
 
 @dataclass
 class PtxKernel:
-    """One `.entry`. `labels`: a label to the index of the instruction behind it; `shared_bytes`: static ones."""
+    """One `.entry`. `labels`: a label to the index of the instruction behind it; `shared_bytes`: static ones;
+    `cluster`: blocks along x that run side by side, 1 where nothing is said."""
 
     name: str
     parameters: tuple[Parameter, ...] = ()
@@ -67,6 +68,7 @@ class PtxKernel:
     labels: dict[str, int] = field(default_factory=dict)
     variables: list[Variable] = field(default_factory=list)
     shared_bytes: int = 0
+    cluster: int = 1
 
 
 @dataclass

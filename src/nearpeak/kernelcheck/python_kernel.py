@@ -44,7 +44,7 @@ class TritonKernel:
                 "'# nearpeak: grid ceil(m / 64)' or give --grid"
             )
         grid = launch.check_grid(self.declaration, known)
-        given = self._named(launch.values(self.declaration, tensors, known))
+        given = self.named(launch.values(self.declaration, tensors, known))
         constants = {**self.tuned, **self.declaration.constants}
         options = {} if self.interpreted else dict(self.declaration.launch)
         for name, value in given.items():
@@ -69,8 +69,16 @@ class TritonKernel:
         if not hasattr(self.function, "__getitem__"):
             raise UserError(f"{self.source.path}: '{self.declaration.kernel}' is no Triton kernel")
 
-    def _named(self, values: tuple[Any, ...]) -> dict[str, Any]:
-        """Values by parameter: constants are given by name, the others take the args in order."""
+    def chosen(self) -> dict[str, int] | None:
+        """Constants and launch options that an autotuned kernel has chosen in its last run; {} for one that is not
+        autotuned, None for one that has not run."""
+        if not hasattr(self.function, "configs"):
+            return {}
+        best = getattr(self.function, "best_config", None)
+        return None if best is None else best.all_kwargs()
+
+    def named(self, values: tuple[Any, ...]) -> dict[str, Any]:
+        """Values by parameter: constants are given by name, the others take the args in order. Raises UserError."""
         function, tuned = self.function, set(self.tuned)
         while not hasattr(function, "arg_names") or hasattr(function, "configs"):
             tuned |= {name for config in getattr(function, "configs", ()) for name in config.kwargs}

@@ -11,10 +11,12 @@ from typing import Any
 
 import numpy as np
 
+from nearpeak.kernelcheck.ptx_bulk import barrier, copy_box, in_cluster, is_bulk
 from nearpeak.kernelcheck.ptx_choice import CHOICE
 from nearpeak.kernelcheck.ptx_convert import convert, convert_address
 from nearpeak.kernelcheck.ptx_float import FLOAT, FLOATS
 from nearpeak.kernelcheck.ptx_integer import INTEGER, Step
+from nearpeak.kernelcheck.ptx_matrix import PRODUCTS, move_tiles, product
 from nearpeak.kernelcheck.ptx_memory import atomic, copy_async, load, save
 from nearpeak.kernelcheck.ptx_records import Instruction, PtxKernel, PtxModule
 from nearpeak.kernelcheck.ptx_registers import Array, NotTraced, Registers, Where, unknown
@@ -23,6 +25,7 @@ from nearpeak.kernelcheck.trace_block import BlockRun, Entry
 from nearpeak.kernelcheck.trace_memory import SHARED_BASE, AddressOnly, Memory, TensorMap
 from nearpeak.kernelcheck.trace_notes import Notes
 from nearpeak.kernelcheck.trace_records import Launch, Trace
+from nearpeak.kernelcheck.unknown_values import decided_by_unknown
 
 CAP = 50_000  # instructions of one warp; the inner loop of a 4096-long product takes some 22 000
 _IGNORED = (
@@ -35,6 +38,7 @@ _IGNORED = (
     "applypriority",
     "pragma",
     "griddepcontrol",
+    "setmaxnreg",
 )
 
 
@@ -104,7 +108,8 @@ class _Tracer:
             if isinstance(value, np.ndarray | AddressOnly):
                 data = self.memory.add(name, value).to_bytes(8, "little")
             elif isinstance(value, TensorMap):
-                data = bytes(p.size)  # whoever uses one is not traced
+                self.symbols[p.name] = self.memory.add_map(value)
+                data = bytes(p.size)
             elif isinstance(value, bytes):
                 data = value
             elif p.type in ("f32", "f64"):
@@ -120,9 +125,11 @@ class _Tracer:
     # ---- running ----------------------------------------------------------------------------------------------------
     def run(self, blocks: tuple[int, ...]) -> Trace:
         weights = self._weights(blocks)
-        stopped, cut = None, False
+        stopped, cut = decided_by_unknown(self.code), False
         with np.errstate(all="ignore"):
             for number, (block, weight) in enumerate(zip(blocks, weights, strict=True)):
+                if stopped:
+                    break
                 self._begin(block)
                 self.notes.begin(number, weight)
                 one = BlockRun(self, self.lanes < self.launch.threads)
@@ -132,8 +139,6 @@ class _Tracer:
                     stopped = str(reason)
                 self.issues += weight * np.array(one.issues)
                 self.active += weight * np.array(one.lanes)
-                if stopped:
-                    break
         sizes = {b.name: b.nbytes for b in self.memory.buffers.values()}
         return Trace(
             self.launch,
@@ -166,8 +171,8 @@ class _Tracer:
             "%nsmid": 1,
             "%gridid": 0,
             "%dynamic_smem_size": self.launch.shared,
-            "%cluster_nctarank": 1,
-            "%cluster_ctarank": 0,
+            "%cluster_nctarank": self.kernel.cluster,
+            "%cluster_ctarank": block % self.kernel.cluster,
         }
         for names, extents, index in (("%tid", "%ntid", thread), ("%ctaid", "%nctaid", block)):
             for axis, extent in zip(
@@ -200,6 +205,8 @@ class _Tracer:
             return "branch", self.kernel.labels[i.operands[0]], predicate
         if i.opcode in ("ret", "exit"):
             return "exit", None, predicate
+        if i.opcode == "barrier" and i.modifiers[0] == "cluster":  # of its blocks one is here, so nobody waits
+            return "plain", lambda where: None, predicate
         if i.opcode in ("bar", "barrier") and i.modifiers[:1] != ("warp",):
             return "barrier", self._barrier(i), predicate
         name = "bar.warp" if i.opcode == "bar" else i.opcode
@@ -224,18 +231,28 @@ class _Tracer:
             return save(at, i, r, self)
         if i.opcode in ("atom", "red"):
             return atomic(at, i, r, self)
+        if is_bulk(i):
+            return copy_box(at, i, r, self)
         if i.opcode == "cp":
             return copy_async(at, i, r, self) or (lambda where: None)
         if i.opcode == "cvt":
             return convert(i, r)
         if i.opcode == "cvta":
             return convert_address(i, r)
+        if i.opcode in ("ldmatrix", "stmatrix"):
+            return move_tiles(at, i, r, self)
+        if i.opcode in PRODUCTS:
+            return product(i, values=any(isinstance(a, np.ndarray) for a in self.launch.arguments))
+        if i.opcode == "mbarrier":
+            return barrier(i, r)
+        if i.opcode == "mapa":
+            return in_cluster(i, r)
         if i.opcode == "activemask":
             return active_mask(i, r)
         if i.opcode == "mov" and i.operands[1] in ("%clock", "%clock64", "%globaltimer", "%clock_hi"):
             target = r.write(i.operands[0], i.modifiers[-1])
             return lambda where: np.copyto(target, target.dtype.type(self.now), where=where)
-        if i.opcode in _IGNORED and "proxy" not in i.modifiers and "cluster" not in i.name:
+        if i.opcode in _IGNORED:
             return lambda where: None
         if i.opcode in CHOICE:
             return CHOICE[i.opcode](i, r)

@@ -14,7 +14,7 @@ import numpy as np
 from nearpeak.kernelcheck.ptx_registers import Array, NotTraced
 
 REGION_BITS = 40  # each array has a terabyte of addresses to itself, and lies in the middle of it
-SHARED_REGION, LOCAL_REGION, FIRST_REGION = 1, 2, 16
+SHARED_REGION, LOCAL_REGION, MAP_REGION, FIRST_REGION = 1, 2, 3, 16
 MIDDLE = 1 << (REGION_BITS - 1)
 SHARED_BASE = 1024  # the first KB of shared memory belongs to the system (compute capability 8.0 and newer)
 _PATTERN = 4096
@@ -88,6 +88,7 @@ class Memory:
 
     def __init__(self, threads: int, shared_bytes: int, local_bytes: int) -> None:
         self.buffers: dict[int, Buffer] = {}
+        self.maps: dict[int, TensorMap] = {}  # by the address of the parameter that holds it
         self.threads = threads
         self.shared_bytes, self.local_bytes = SHARED_BASE + shared_bytes, local_bytes
         self.shared = np.zeros((self.shared_bytes + 15) // 16 * 16, np.uint8)
@@ -99,6 +100,18 @@ class Memory:
         region = FIRST_REGION + len(self.buffers)
         self.buffers[region] = Buffer(name, region, contents)
         return self.buffers[region].base
+
+    def add_map(self, box: TensorMap) -> int:
+        """Make room for the matrix that a tensor map describes; gives the map's own address."""
+        if not any(buffer.name == box.name for buffer in self.buffers.values()):
+            self.add(box.name, AddressOnly(box.nbytes))
+        address = (MAP_REGION << REGION_BITS) + 128 * len(self.maps)
+        self.maps[address] = box
+        return address
+
+    def base_of(self, box: TensorMap) -> int:
+        """The address of the matrix that a tensor map describes."""
+        return next(buffer.base for buffer in self.buffers.values() if buffer.name == box.name)
 
     def new_block(self) -> None:
         """Shared memory holds no defined values at the start of a block: a pattern that is neither zero nor a NaN."""

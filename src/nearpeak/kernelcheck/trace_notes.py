@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from nearpeak.kernelcheck.ptx_bulk import PIECE, is_bulk
 from nearpeak.kernelcheck.ptx_records import TYPE_BYTES, Instruction
 from nearpeak.kernelcheck.ptx_registers import Array, Where
 from nearpeak.kernelcheck.ptx_warp import WARP
@@ -78,8 +79,10 @@ class Notes:
 
     def _widths(self, i: Instruction) -> tuple[int, int]:
         """(bytes of an element, bytes of a thread's access)."""
+        if is_bulk(i) or i.opcode in ("ldmatrix", "stmatrix"):
+            return PIECE, PIECE
         if i.opcode == "cp":
-            size = int(i.operands[2])
+            size = int(i.operands[2], 0)
             return size, size
         each = TYPE_BYTES[i.modifiers[-1]]
         vector = next((int(m[1:]) for m in i.modifiers if m in ("v2", "v4", "v8")), 1)

@@ -174,6 +174,8 @@ def test_the_cpu_is_asked_about_by_its_profile(tmp_path: Path, monkeypatch: pyte
         (["--profile", "/nowhere/p.json"], ["/nowhere/p.json"]),
         (["--html", "/nowhere/p.html", "--any"], ["/nowhere"]),
         (["--task", "bake"], ["bake"]),
+        (["--engine", "ollama-2", "--any"], ["ollama-2", "llama.cpp", "vllm"]),
+        (["--precision", "q9", "--any"], ["q9", "q8_0"]),
     ],
 )
 def test_what_makes_no_sense_is_one_line_with_the_numbers_and_code_2(arguments: list[str], words: list[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import sys
 import time
@@ -11,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from model_files import small_gguf
 from test_measure_page import Page
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -108,11 +108,43 @@ def test_a_whisper_folder(tmp_path: Path) -> None:
     assert any("audio" in op["name"] for ops in body["ops"].values() for op in ops)
 
 
-def test_a_gguf_file(tmp_path: Path) -> None:
-    (tmp_path / "small.gguf").write_bytes(small_gguf())
-    body = planned(str(tmp_path / "small.gguf"), "--gpu", "RTX 3060", "--count", "1", "--context", "64")
+def test_a_gguf_file_by_the_gguf_librarys_own_writer(tmp_path: Path) -> None:
+    gguf = pytest.importorskip("gguf")
+    numpy = pytest.importorskip("numpy")
+    width, hidden, heads, kv_heads, vocab, blocks = 64, 128, 4, 2, 96, 2
+    writer = gguf.GGUFWriter(tmp_path / "small.gguf", "llama")
+    writer.add_block_count(blocks)
+    writer.add_context_length(256)
+    writer.add_embedding_length(width)
+    writer.add_feed_forward_length(hidden)
+    writer.add_head_count(heads)
+    writer.add_head_count_kv(kv_heads)
+    shapes = {"token_embd": (vocab, width), "output": (vocab, width), "output_norm": (width,)}
+    for n in range(blocks):
+        narrow = kv_heads * width // heads
+        shapes |= {f"blk.{n}.attn_q": (width, width), f"blk.{n}.attn_k": (narrow, width)}
+        shapes |= {f"blk.{n}.attn_v": (narrow, width), f"blk.{n}.attn_output": (width, width)}
+        shapes |= {f"blk.{n}.ffn_gate": (hidden, width), f"blk.{n}.ffn_up": (hidden, width)}
+        shapes |= {f"blk.{n}.ffn_down": (width, hidden), f"blk.{n}.attn_norm": (width,), f"blk.{n}.ffn_norm": (width,)}
+    q8 = gguf.GGMLQuantizationType.Q8_0
+    for name, shape in shapes.items():
+        values = numpy.ones(shape, numpy.float32)
+        if len(shape) == 1:
+            writer.add_tensor(f"{name}.weight", values)
+        else:
+            writer.add_tensor(f"{name}.weight", gguf.quants.quantize(values, q8), raw_dtype=q8)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+    body = planned(str(tmp_path / "small.gguf"), "--gpu", "RTX 3060", "--count", "1", "--context", "256")
     check(body)
-    assert body["model"]["parameters"] == 96 * 32 * 2 + 32 + 2 * (2 * 32 * 32 + 2 * 32 * 16 + 3 * 32 * 64 + 2 * 32)
+    sizes = {name: math.prod(shape) for name, shape in shapes.items()}
+    assert body["model"]["parameters"] == sum(sizes.values())
+    # Q8_0: 34 bytes for 32 weights; norms stay fp32
+    packed = sum(size for name, size in sizes.items() if len(shapes[name]) == 2)
+    assert body["model"]["weight_bytes"] == packed * 34 // 32 + (sum(sizes.values()) - packed) * 4
 
 
 def test_what_fits_nowhere_says_by_how_much_and_what_would_fit() -> None:

@@ -93,6 +93,12 @@ def test_a_model_that_fits_nowhere_says_so_without_columns_of_dashes() -> None:
     assert row(text, "1  1 × GeForce") == ["1", "1", "×", "GeForce", "RTX", "4060", "no", "memory"]
 
 
+def test_no_candidates_at_all_leave_the_advice_and_no_empty_tables() -> None:
+    text = printed(replace(infer_plan(), candidates=(), advice="no cards are left within the price."))
+    assert "no cards are left within the price." in text
+    assert "───" not in text
+
+
 def test_many_candidates_are_cut_and_the_rest_is_told() -> None:
     plan = replace(infer_plan(), candidates=(one_3090(),) * 23)
     text = printed(plan)

@@ -81,6 +81,7 @@ def question_of(
     Raises UserError for what contradicts itself, is out of range, or fits no card.
     """
     from nearpeak.ceilings import profile_file
+    from nearpeak.planning.efficiency import load_efficiency
     from nearpeak.planning.machine import cards_here, devices_here, kept_profile
     from nearpeak.planning.plan import Question
     from nearpeak.planning.variants import card_named
@@ -99,6 +100,9 @@ def question_of(
             f"--context {asked['context']:,} is beyond what {spec.name} was made for, {spec.context:,} tokens. "
             f"Ask for {spec.context:,} or less."
         )
+    engines = {key.split(" | ")[2] for key in load_efficiency().terms if " | engine | " in key}
+    if asked.get("engine", "vllm") not in engines:
+        raise UserError(f"no measured rows of engine {asked['engine']!r}. Known: {', '.join(sorted(engines))}.")
     said: list[str] = []
     devices = devices_here()
     measured: MachineProfile | None = profile_file.load(profile) if profile else kept_profile(devices)

@@ -45,9 +45,10 @@ def page(plan: Plan, variations: Sequence[Variation], curves: Mapping[str, Seque
     name = str(plan.model.get("name", "model"))
     body = [f"<h1>{escaped(name)}: {escaped(_task(plan))}</h1>", paragraph(first, "muted"), paragraph(second, "muted")]
     body += [_facts(plan), paragraph(plan.advice, "line")]
-    body += ["<h2>Which cards, and how fast?</h2>", _block(speed_block(plan))]
-    body += [paragraph(more, "note")] if (more := more_line(plan)) else []
-    body += [*_curves(plan, curves), "<h2>Does it fit?</h2>", *_bars(plan), _block(memory_block(plan))]
+    if plan.candidates:
+        body += ["<h2>Which cards, and how fast?</h2>", _block(speed_block(plan))]
+        body += [paragraph(more, "note")] if (more := more_line(plan)) else []
+        body += [*_curves(plan, curves), "<h2>Does it fit?</h2>", *_bars(plan), _block(memory_block(plan))]
     for heading, lines in sections(plan, variations):
         body += [f"<h3>{escaped(heading)}</h3>", *(paragraph(line, "note") for line in lines)]
     body += ["<h2>How each number was made</h2>", table(("number", "how"), HOW, prose=True)]

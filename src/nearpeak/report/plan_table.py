@@ -46,16 +46,19 @@ class Block:
 
 def render(plan: Plan, variations: Sequence[Variation], console: Console) -> None:
     """Print both tables and the lines under them."""
-    for line in title(plan):
-        say(console, line, "bold" if line is title(plan)[0] else "")
+    model, workload = title(plan)
+    say(console, model, "bold")
+    say(console, workload)
     console.print()
-    show(console, speed_block(plan))
-    if more := more_line(plan):
-        say(console, more, "dim")
-    console.print()
-    say(console, plan.advice, "bold yellow" if not fits(plan) else "bold")
-    console.print()
-    show(console, memory_block(plan))
+    if plan.candidates:
+        show(console, speed_block(plan))
+        if more := more_line(plan):
+            say(console, more, "dim")
+        console.print()
+    say(console, plan.advice, "bold" if fits(plan) else "bold yellow")
+    if plan.candidates:
+        console.print()
+        show(console, memory_block(plan))
     for heading, lines in sections(plan, variations):
         console.print()
         say(console, heading, "bold")
@@ -78,7 +81,7 @@ def item(plan: Plan) -> str:
     return "tok" if word == "token" else word
 
 
-def title(plan: Plan) -> list[str]:
+def title(plan: Plan) -> tuple[str, str]:
     """The model, then the workload, a line each."""
     model = plan.model
     facts = []
@@ -92,7 +95,7 @@ def title(plan: Plan) -> list[str]:
     if isinstance(cache := model.get("kv_bytes_per_token"), int | float) and cache:
         facts.append(f"{units.size(cache)} of KV cache a token")
     asked = [f"{k.replace('_', ' ')} {_plain(v)}" for k, v in plan.workload.items() if _plain(v) and k != "item"]
-    return [units.plain(line) for line in (" · ".join([str(model.get("name", "model")), *facts]), " · ".join(asked))]
+    return units.plain(" · ".join([str(model.get("name", "model")), *facts])), units.plain(" · ".join(asked))
 
 
 def billions(count: int) -> str:

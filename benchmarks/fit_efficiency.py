@@ -1,8 +1,8 @@
 """Fits the constants of `nearpeak.planning.efficiency` on the measured rows and writes `data/efficiency.json`.
 
 Least squares on log(predicted ÷ measured), with a normal prior on each term of each constant (a ridge), solved by
-Gauss-Newton steps with derivatives by differences: the prediction is the package's own, so nothing is fitted that a plan
-does not use. Residuals far out weigh less (Huber's loss): a row that was misread must not bend the rest.
+Gauss-Newton steps with derivatives by differences: the prediction is the package's own, so nothing is fitted that a
+plan does not use. Residuals far out weigh less (Huber's loss): a row that was misread must not bend the rest.
 
     python benchmarks/fit_efficiency.py            # writes src/nearpeak/planning/data/efficiency.json
     python benchmarks/fit_efficiency.py --check    # exit code 3 where the file is not what the rows give
@@ -22,7 +22,7 @@ import numpy as np
 
 from nearpeak.planning.efficiency import SCHEMA, Efficiency
 from nearpeak.planning.measured import Row, load_measured
-from nearpeak.planning.replay import CannotCompute, known_spec, predict
+from nearpeak.planning.replay import CannotCompute, catalogue_card, known_spec, predict
 
 FILE = Path(__file__).parents[1] / "src" / "nearpeak" / "planning" / "data" / "efficiency.json"
 # What rows of one kind scatter by that no constant can explain (drivers, versions, rounding): log standard deviation.
@@ -65,12 +65,15 @@ def fit(rows: list[Row], start: Efficiency | None = None, predict_error: Callabl
     """Terms that these rows give. `start` may be a fit of more rows: only a place to begin, the result is the same."""
     eff = Efficiency(dict(start.terms) if start else {}, touched={})
     deviations: dict[str, float] = {}
-    touched: list[list[str]] = []
+    touched: list[dict[str, list[str]]] = []  # of each row: constant: its keys
     for row in rows:
         eff.touched = {}
         predict_error(row, eff)
-        deviations.update(eff.touched)
-        touched.append(list(eff.touched))
+        by_constant: dict[str, list[str]] = defaultdict(list)
+        for key, (constant, deviation) in eff.touched.items():
+            deviations[key] = deviation
+            by_constant[constant].append(key)
+        touched.append(by_constant)
     eff.touched = {}
     names = sorted(deviations)
     place = {name: i for i, name in enumerate(names)}
@@ -80,19 +83,19 @@ def fit(rows: list[Row], start: Efficiency | None = None, predict_error: Callabl
     for _ in range(rounds):
         normal = np.diag(ridge)
         right = -ridge * terms
-        for row, keys in zip(rows, touched, strict=True):
+        for row, by_constant in zip(rows, touched, strict=True):
             base = predict_error(row, eff)
-            slope = np.empty(len(keys))
-            for i, key in enumerate(keys):
-                was = eff.terms[key]
-                eff.terms[key] = was + 1e-4
-                slope[i] = (predict_error(row, eff) - base) / 1e-4
-                eff.terms[key] = was
+            at, slope = [], []
+            for constant, keys in by_constant.items():  # the terms of one constant add up: their slopes are the same
+                eff.moved = {constant: 1e-4}
+                change = (predict_error(row, eff) - base) / 1e-4
+                at += [place[key] for key in keys]
+                slope += [change] * len(keys)
+            eff.moved = {}
             noise = NOISE[kind_of(row)]
             weight = min(1.0, HUBER * noise / max(abs(base), 1e-9)) / noise**2
-            at = np.array([place[key] for key in keys])
             normal[np.ix_(at, at)] += weight * np.outer(slope, slope)
-            right[at] -= weight * base * slope
+            right[at] -= weight * base * np.array(slope)
         step = np.linalg.solve(normal, right)
         step *= min(1.0, 0.7 / max(float(np.abs(step).max()), 1e-12))
         terms = terms + step
@@ -115,8 +118,6 @@ def shape_key(name: str) -> str:
 
 def seen_level(row: Row, rows: list[Row]) -> str:
     """How near other models' rows come: "card" (same engine and card), "class" (engine and class), "engine", "none"."""
-    from nearpeak.planning.replay import catalogue_card
-
     group = catalogue_card(row.card)
     found = "none"
     for other in rows:
@@ -139,13 +140,11 @@ def held_out(rows: list[Row], full: Efficiency) -> dict[int, tuple[float, str]]:
     for row in rows:
         by_model[model_key(row)].append(row)
     for out in by_model.values():
-        kinds = {row.kind for row in out}
         numbers = {row.number for row in out}
         rest = [row for row in rows if row.number not in numbers]
         eff = fit(rest, start=full)
         for row in out:
             found[row.number] = error_of(row, eff), seen_level(row, rows)
-        del kinds
     return found
 
 
@@ -156,8 +155,11 @@ USUAL = {"card": 0.12, "class": 0.20, "engine": 0.35, "none": 0.5}
 
 
 def spread_of(errors: dict[int, tuple[float, str]], rows: list[Row]) -> dict[str, float]:
-    """ "kind: level" → half the width, in log, that 80 % of held-out errors lie within. Few errors are drawn towards the
-    usual width of their level as if MANY more had shown it; a wider level is never narrower than a nearer one."""
+    """Key "kind: level": half the width, in log, that 80 % of held-out errors lie within.
+
+    Few errors are drawn towards the usual width of their level as if MANY more had shown it; a wider level is never
+    narrower than a nearer one.
+    """
     by: dict[tuple[str, str], list[float]] = defaultdict(list)
     for row in rows:
         if row.number in errors:

@@ -119,6 +119,20 @@ class Config:
             raise self.error(key, f"has {len(value)} entries for {length} layers")
         return tuple(value)
 
+    def architecture(self) -> str | None:
+        """The first class that `architectures` names."""
+        named = self.find("architectures")
+        if named is None or named == []:
+            return None
+        if not isinstance(named, list) or not isinstance(named[0], str):
+            raise self.error("architectures", f"is {_short(named)}: a list of texts is expected")
+        return named[0]
+
+    def labels(self) -> int:
+        """How many classes a classifier has."""
+        names = self.values.get("id2label")
+        return len(names) if isinstance(names, dict) and names else self.size("num_labels", 2)
+
     def part(self, key: str) -> Config:
         """The object under `key`."""
         value = self.find(key)

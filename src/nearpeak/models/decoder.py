@@ -131,11 +131,9 @@ def decoder(config: Config, style: Style) -> Architecture:
 
 def heads(config: Config, width: int, vocab: int, tied: bool, bias: bool = False) -> list[Piece]:
     """The head over the vocabulary, unless `architectures` names a model without one; a classifier if it is there."""
-    named = config.find("architectures")
-    first = str(named[0]) if isinstance(named, list) and named else "ForCausalLM"
+    first = config.architecture() or "ForCausalLM"
     generates = first.endswith(("ForCausalLM", "ForConditionalGeneration", "LMHeadModel"))
-    labels = config.values.get("id2label")
-    count = len(labels) if isinstance(labels, dict) and labels else config.size("num_labels", 2)
+    count = config.labels()
     pieces = [build.linear("classifier", "score", width, count, once=True, optional=True,
                            expected=first.endswith("ForSequenceClassification"))]  # fmt: skip
     if generates:

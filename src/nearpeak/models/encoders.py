@@ -50,11 +50,8 @@ def bert(config: Config) -> Architecture:
 
 
 def _bert_heads(config: Config, width: int, vocab: int) -> list[Piece]:
-    named = config.find("architectures")
-    first = named[0] if isinstance(named, list) and named else ""
-    expected = BERT_HEADS.get(str(first), ("pooler",))
-    labels = config.values.get("id2label")
-    count = len(labels) if isinstance(labels, dict) and labels else config.size("num_labels", 2)
+    first, count = config.architecture() or "", config.labels()
+    expected = BERT_HEADS.get(first, ("pooler",))
     transform = "cls.predictions.transform"
     pieces = [
         build.linear("pooler", "bert.pooler.dense", width, width, bias=True, once=True),

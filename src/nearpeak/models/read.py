@@ -18,7 +18,7 @@ def read_model(what: str) -> ModelSpec:
     """
     if not what or "\0" in what:
         raise UserError(f"{what!r} names no model. Give a folder, a .gguf file or a known name such as llama-3.1-8b.")
-    path = Path(what).expanduser()
+    path = _path(what)
     if _there(path):
         return _read_path(path)
     name = find_known(what)
@@ -42,6 +42,13 @@ def _read_path(path: Path) -> ModelSpec:
     if not path.exists():
         raise UserError(f"{path} is a link that leads nowhere, or to itself. Name the file or folder itself.")
     raise UserError(f"{path} is no model file. Name a folder with config.json, or a .gguf file.")
+
+
+def _path(what: str) -> Path:
+    try:
+        return Path(what).expanduser()
+    except RuntimeError:  # "~nobody"
+        return Path(what)
 
 
 def _there(path: Path) -> bool:

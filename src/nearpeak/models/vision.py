@@ -41,17 +41,13 @@ def vit(config: Config) -> Architecture:
     ]  # fmt: skip
     pooled = config.size("pooler_output_size", width)
     pooler = build.linear("pooler", "vit.pooler.dense", width, pooled, bias=True, once=True, stream="image")
-    named = config.values.get("architectures")
-    pieces.append(replace(pooler, optional=True, expected=isinstance(named, list) and "ViTModel" in named))
+    pieces.append(replace(pooler, optional=True, expected=config.architecture() == "ViTModel"))
     return Architecture("vit", "encode", tuple(pieces), {"image": positions}, None, roots=("vit.", ""))
 
 
 def _classifier(config: Config, stem: str, width: int, architecture: str) -> list[Piece]:
     """The head; a file, or `architectures`, may say that there is none."""
-    labels = config.values.get("id2label")
-    count = len(labels) if isinstance(labels, dict) and labels else config.size("num_labels", 2)
-    named = config.find("architectures")
-    expected = not isinstance(named, list) or architecture in named
+    count, expected = config.labels(), config.architecture() in (None, architecture)
     return [
         build.linear("classifier", stem, width, count, bias=True, once=True, stream="image", optional=True,
                      expected=expected)

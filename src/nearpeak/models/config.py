@@ -81,12 +81,14 @@ class Config:
         return value
 
     def number(self, key: str, default: float) -> float:
-        """A finite number."""
+        """A factor, from 0 to a million."""
         value = self.find(key)
         if value is None:
             return default
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
             raise self.error(key, f"is {_short(value)}: a finite number is expected")
+        if not 0 <= value <= 1e6:
+            raise self.error(key, f"is {_short(value)}: from 0 to a million is possible")
         return float(value)
 
     def text(self, key: str, default: str | None = None) -> str:
@@ -109,6 +111,13 @@ class Config:
             if isinstance(item, bool) or not isinstance(item, int) or not least <= item <= MAX_SIZE:
                 raise self.error(key, f"has {_short(item)} in it: whole numbers from {least} are expected")
         return tuple(value)
+
+    def depths(self, key: str, default: tuple[int, ...] | None = None) -> tuple[int, ...]:
+        """As sizes: layers of each stage, together no more than can be listed one by one."""
+        value = self.sizes(key, default)
+        if not value or sum(value) > MAX_LAYERS:
+            raise self.error(key, f"has {len(value)} stages with {sum(value):,} layers; 1 to {MAX_LAYERS:,} are read")
+        return value
 
     def texts(self, key: str, length: int | None = None) -> tuple[str, ...]:
         """A list of texts, of this length where one is given."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from difflib import get_close_matches
 
+from nearpeak.models.config import MAX_LAYERS
 from nearpeak.models.gguf_header import GgufHeader
 from nearpeak.records.errors import UserError
 
@@ -35,11 +36,18 @@ class Keys:
     def sizes(self, key: str, layers: int) -> tuple[int, ...]:
         """One whole number a layer."""
         value = self.find(key)
-        several = value if isinstance(value, tuple) else (value,) * min(layers, 1 << 16)
+        several = value if isinstance(value, tuple) else (value,) * layers
         numbers = tuple(item for item in several if isinstance(item, int))
         if len(several) < layers or len(numbers) < len(several):
             raise self.error(key, f"is not one whole number for each of {layers} layers")
         return numbers[:layers]
+
+    def layers(self) -> int:
+        """block_count, bounded by what can be listed one by one."""
+        value = self.size("block_count")
+        if not 1 <= value <= MAX_LAYERS:
+            raise self.error("block_count", f"is {value:,}: from 1 to {MAX_LAYERS:,} is possible")
+        return value
 
     def rows(self, tensor: str, axis: int = 0) -> int:
         """One size of a tensor."""
@@ -71,7 +79,7 @@ def config_of(header: GgufHeader) -> Values:
 
 def _common(keys: Keys, model_type: str) -> Values:
     """What nearly all of them have."""
-    layers = keys.size("block_count") - keys.size("nextn_predict_layers", 0)
+    layers = keys.layers() - keys.size("nextn_predict_layers", 0)
     values: Values = {
         "model_type": model_type, "num_hidden_layers": layers, "hidden_size": keys.size("embedding_length"),
         "vocab_size": keys.rows("token_embd.weight"), "max_position_embeddings": keys.size("context_length"),
@@ -161,7 +169,7 @@ def _gemma3(keys: Keys) -> Values:
 
 def _gemma4(keys: Keys) -> Values:
     values = _plain("gemma4_text")(keys)
-    layers = keys.size("block_count")
+    layers = keys.layers()
     local = keys.find("attention.sliding_window_pattern")
     if not isinstance(local, tuple) or len(local) != layers:
         raise keys.error("attention.sliding_window_pattern", f"is no list of {layers} truth values")
@@ -226,7 +234,7 @@ def _delta(model_type: str, experts: bool) -> Callable[[Keys], Values]:
 
 def _lfm2(keys: Keys) -> Values:
     values = _common(keys, "lfm2")
-    heads = keys.sizes("attention.head_count_kv", keys.size("block_count"))
+    heads = keys.sizes("attention.head_count_kv", keys.layers())
     values.update(
         layer_types=["full_attention" if count else "conv" for count in heads], num_key_value_heads=max(heads),
         conv_L_cache=keys.size("shortconv.l_cache"), intermediate_size=keys.size("feed_forward_length"),

@@ -92,7 +92,7 @@ def _short_convolution(config: Config, shape: Shape, by_kind: dict[str, build.La
 
 
 def _lfm2_kinds(config: Config, layers: int) -> list[str]:
-    full = config.sizes("full_attn_idxs", tuple(range(layers)), least=0)
+    full = frozenset(config.sizes("full_attn_idxs", tuple(range(layers)), least=0))
     return ["full_attention" if layer in full else "conv" for layer in range(layers)]
 
 
@@ -101,7 +101,7 @@ def _lfm2_feed_forward(config: Config, shape: Shape, layers: build.Layers, bias:
     if config.flag("block_auto_adjust_ff_dim", True):  # as its own code rounds
         hidden = int(config.number("block_ffn_dim_multiplier", 1.0) * int(2 * hidden / 3))
         multiple = config.size("block_multiple_of", 256)
-        hidden = multiple * -(-hidden // multiple)
+        hidden = max(1, multiple * -(-hidden // multiple))
     return [build.gated(f"{LAYER}.feed_forward", layers, shape.width, hidden, names=("w1", "w3", "w2"))]
 
 

@@ -24,7 +24,7 @@ def _mixtral(config: Config, shape: Shape) -> Mixture:
 def sparse_layers(config: Config, layers: int) -> build.Layers:
     """Qwen: every decoder_sparse_step-th layer, but none of mlp_only_layers."""
     step = config.size("decoder_sparse_step", 1)
-    dense = config.sizes("mlp_only_layers", (), least=0)
+    dense = frozenset(config.sizes("mlp_only_layers", (), least=0))
     return tuple(layer for layer in range(layers) if layer not in dense and (layer + 1) % step == 0)
 
 
@@ -84,6 +84,8 @@ def _gpt_oss_experts(shape: Shape, mixture: Mixture) -> Piece:
 def _llama4(config: Config, shape: Shape) -> Mixture:
     step = config.size("interleave_moe_layer_step", 1)
     layers = config.sizes("moe_layers", tuple(range(step - 1, shape.layers, step)), least=0)
+    if len(set(layers)) != len(layers) or max(layers, default=0) >= shape.layers:
+        raise config.error("moe_layers", f"lists a layer twice, or one beyond the {shape.layers} layers")
     hidden = config.size("intermediate_size")
     return Mixture(
         layers, hidden, config.size("num_local_experts"), config.size("num_experts_per_tok", 1), LLAMA4, hidden,

@@ -56,6 +56,8 @@ def mpt(config: Config) -> Architecture:
     width, layers, heads = config.size("d_model"), config.layers("n_layers"), config.size("n_heads")
     config.divides("n_heads", heads, "d_model", width)
     hidden = int(config.number("expansion_ratio", 4) * width)
+    if hidden < 1:
+        raise config.error("expansion_ratio", f"leaves no width of {width:,}")
     vocab, positions, bias = config.size("vocab_size"), config.size("max_seq_len"), not config.flag("no_bias", True)
     inner = config.part("attn_config") if config.has("attn_config") else Config({}, config.where)
     for key, value in (("attn_type", "multihead_attention"), ("qk_ln", False), ("clip_qkv", None)):

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 from nearpeak.models import pieces as build
 from nearpeak.models.architecture import Architecture, Piece, Tensor
-from nearpeak.models.config import Config
+from nearpeak.models.config import MAX_LAYERS, Config
+from nearpeak.records.errors import UserError
 from nearpeak.records.model_spec import Linear
 
 RUNNING = (r".*\.(running_mean|running_var|num_batches_tracked)",)
@@ -67,7 +68,9 @@ class _Stack:
         pad = kernel // 2 if padding is None else padding
         self.size = (self.size + 2 * pad - kernel) // stride + 1
         if self.size < 1:
-            raise ValueError(f"{stem}: nothing is left of the image")
+            raise UserError(
+                f"{stem}: nothing is left of the image. Correct image_size or the kernels in the config."
+            )
         self.pieces.append(
             build.convolution(name, stem, self.channels, outputs, (kernel, kernel), self.size**2, "image",
                               groups=groups, bias=bias)
@@ -82,7 +85,7 @@ class _Stack:
 
 def resnet(config: Config) -> Architecture:
     """ResNet (arXiv 1512.03385) with the stride in the 3 × 3 convolution."""
-    depths, widths = config.sizes("depths"), config.sizes("hidden_sizes")
+    depths, widths = config.depths("depths"), config.sizes("hidden_sizes")
     if len(depths) != len(widths):
         raise config.error("depths", f"has {len(depths)} entries, hidden_sizes {len(widths)}")
     kind = config.text("layer_type", "bottleneck")
@@ -119,7 +122,7 @@ def _residual(stack: _Stack, stem: str, width: int, stride: int, kind: str, in_b
 
 def convnext(config: Config) -> Architecture:
     """ConvNeXt (arXiv 2201.03545): depthwise 7 × 7, then two maps at each place."""
-    depths = config.sizes("depths", (3, 3, 9, 3))
+    depths = config.depths("depths", (3, 3, 9, 3))
     widths = config.sizes("hidden_sizes", (96, 192, 384, 768))
     if len(depths) != len(widths):
         raise config.error("depths", f"has {len(depths)} entries, hidden_sizes {len(widths)}")
@@ -157,6 +160,9 @@ def efficientnet(config: Config) -> Architecture:
     divisor, squeeze = config.size("depth_divisor", 8), config.number("squeeze_expansion_ratio", 0.25)
     keys = ("kernel_sizes", "in_channels", "out_channels", "strides", "num_block_repeats", "expand_ratios")
     columns = [config.sizes(key) for key in keys]
+    blocks = sum(math.ceil(by_depth * repeats) for repeats in config.depths("num_block_repeats"))
+    if blocks > MAX_LAYERS:
+        raise config.error("depth_coefficient", f"makes {blocks:,} blocks; at most {MAX_LAYERS:,} are read")
     if len({len(column) for column in columns}) != 1:
         raise config.error("kernel_sizes", f"and its like have {[len(column) for column in columns]} entries")
 
@@ -217,12 +223,16 @@ def cnn(config: Config) -> Architecture:
         one = Config(layer if isinstance(layer, dict) else {}, config.where, f"layers[{number}].")
         stem = f"layers.{number}"
         if one.has("conv"):
-            outputs, kernel = one.sizes("conv")
+            if len(sizes := one.sizes("conv")) != 2:
+                raise one.error("conv", f"has {len(sizes)} entries; outputs and kernel are expected")
+            outputs, kernel = sizes
             stack.convolve(stem, outputs, kernel, bias=True, padding=0)
         elif one.has("pool"):
             stack.size //= one.size("pool")
         else:
             inputs = flat or stack.channels * stack.size**2
+            if not inputs:
+                raise one.error("linear", "has nothing left to read")
             flat = one.size("linear")
             part = Linear("linear", 1, "image", inputs=inputs, outputs=flat, bias=True, once=True)
             stack.pieces.append(

@@ -14,7 +14,7 @@ import pytest
 
 from fake_nvml import FakeCard, FakeNvml
 from nearpeak.ceilings import profile_file
-from nearpeak.cli.plan import axes, document, question_of
+from nearpeak.cli.plan import axes, document, drawn_of, question_of
 from nearpeak.hardware.catalogue import find_by_name
 from nearpeak.hardware.nvml import Nvml
 from nearpeak.models.read import read_model
@@ -217,6 +217,20 @@ def test_variations_change_one_thing_on_the_first_candidates_cards() -> None:
     assert all(not q.any and q.target_tps is None and q.max_price is None for q in seen)
 
 
+def test_no_variation_goes_beyond_the_models_own_context() -> None:
+    plan = dataclasses.replace(infer_plan(), candidates=(one_3090(),), workload={"task": "infer", "context": 2048})
+    found = variations(asked(spec=read_model("gpt-3-175b")), plan, lambda q: plan)
+    assert "context" not in [v.axis for v in found]
+
+
+def test_curves_compare_cards_where_all_are_looked_at_and_counts_of_one_card() -> None:
+    assert [c.gpu for c in drawn_of(asked(), infer_plan())] == [
+        "H200 SXM 141 GB", "GeForce RTX 3090", "GeForce RTX 4060"
+    ]  # fmt: skip
+    one = drawn_of(asked(any=False, gpu="RTX 3090"), infer_plan())
+    assert [(c.gpu, c.count) for c in one][1:3] == [("GeForce RTX 3090", 2), ("GeForce RTX 3090", 1)]
+
+
 def test_where_nothing_fits_less_is_asked_and_more_cards_until_it_fits() -> None:
     def planner(question: Question) -> Plan:
         fits = (question.count or 1) >= 4
@@ -243,7 +257,8 @@ def test_training_is_offered_its_lighter_methods_and_refusals_are_left_out() -> 
 def test_curves_go_over_powers_of_two_and_what_was_asked() -> None:
     assert steps(asked(context=3000), "context")[:4] == [512, 1024, 2048, 3000]
     assert steps(asked(), "context")[-1] == 131_072
-    assert steps(asked(spec=read_model("gpt-3-175b")), "context") == [512, 1024, 2048]
+    assert steps(asked(spec=read_model("gpt-3-175b")), "context") == [64, 128, 256, 512, 1024, 2048]
+    assert steps(asked(spec=read_model("whisper-tiny")), "context") == [64, 128, 256, 448]
     assert steps(asked(users=5), "users") == [1, 2, 4, 5, 8, 16, 32, 64, 128, 256]
     ((card, points),) = curves(asked(), [one_3090()], "users", lambda q: infer_plan())
     assert card.gpu == "GeForce RTX 3090"

@@ -195,11 +195,18 @@ def _write_page(html: Path, question: Question, answer: Plan, planner: Callable[
     drawn: dict[str, list[Curve]] = {}
     field = next((f for f in SPEEDS if any(getattr(c, f) for c in answer.candidates)), None)
     for axis in axes(question) if field else ():
-        for c, points in curves(question, answer.candidates[:DRAWN], axis, planner):
+        for c, points in curves(question, drawn_of(question, answer), axis, planner):
             line = tuple((int(v.value), getattr(v.candidate, str(field)) if v.candidate.fits else None) for v in points)
             drawn.setdefault(axis, []).append(Curve(cards(c.gpu, c.count), line))
     write_text_atomically(html, page(answer, variations(question, answer, planner), drawn))
     print(f"Page: {html}", file=sys.stderr)
+
+
+def drawn_of(question: Question, answer: Plan) -> tuple[Candidate, ...]:
+    """The first candidates; of many kinds of card, the best of each kind: cards and not counts are then compared."""
+    best = {c.gpu: c for c in reversed(answer.candidates)} if question.any else {}
+    kinds = [best[name] for name in dict.fromkeys(c.gpu for c in answer.candidates)] if best else answer.candidates
+    return tuple(kinds[:DRAWN])
 
 
 def axes(question: Question) -> tuple[str, ...]:

@@ -30,7 +30,8 @@ def variations(question: Question, answer: Plan, planner: Planner) -> tuple[Vari
     found = list(_lighter(base, first, answer, planner))
     context = answer.workload.get("context")
     if isinstance(context, int) and context > 1:
-        found += _tried(base, "context", context // 2 if not first.fits else 2 * context, planner)
+        other = 2 * context if first.fits else context // 2
+        found += _tried(base, "context", other, planner) if other <= (question.spec.context or other) else ()
     counts = [2 * first.count] if first.fits else [first.count * 2**n for n in range(1, 6)]
     found += _first_that_fits([v for count in counts for v in _tried(base, "count", count, planner)])
     if first.fits and question.task == "infer" and question.spec.task == "generate":
@@ -53,11 +54,12 @@ def curves(
 def steps(question: Question, axis: str) -> list[int]:
     """Powers of two up to the model's own context (2^17 at most), or to 256 sequences, and the value asked for."""
     if axis == "context":
-        least, most, asked = 512, min(question.spec.context or LONGEST, LONGEST), question.context
+        most, asked = min(question.spec.context or LONGEST, LONGEST), question.context or question.spec.context
+        least = 512 if most >= 8192 else 64
     else:
         least, most, asked = 1, MOST_SEQUENCES, question.sequences if axis == "users" else question.batch
     values = {2**n for n in range(18) if least <= 2**n <= most}
-    return sorted(values | ({asked} if asked else set()))
+    return sorted(values | ({asked} if asked and (axis != "context" or asked <= most) else set()))
 
 
 def _on(question: Question, c: Candidate) -> Question:

@@ -63,7 +63,7 @@ def speed_curves(figure: Any, curves: Sequence[Curve], axis: str, what: str, ask
         low, value, high = ([getattr(e, f) / unit_of.factor for _, e in there] for f in ("low", "value", "high"))
         axes.fill_between(x, low, high, color=colour, alpha=0.1, lw=0)
         # the first is the widest and lies lowest: lines one over the other (replicas, one sequence) all stay visible
-        width = 1.4 + 0.9 * (len(curves) - 1 - place)
+        width = 1.4 + 0.6 * (len(curves) - 1 - place)
         axes.plot(x, value, "o-", color=colour, lw=width, ms=width + 2, label=_clip(curve.label))
     if asked and xs[0] <= asked <= xs[-1]:
         axes.axvline(asked, color=INK, lw=0.8, ls=":")

@@ -6,6 +6,7 @@ import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from nearpeak.kernelcheck.kernel import Declaration, Sizes
+from nearpeak.kernelcheck.ladder import ladder_beside
 from nearpeak.kernelcheck.limit import Limit, share_of
 from nearpeak.kernelcheck.op import Op
 from nearpeak.kernelcheck.source import Source
@@ -74,6 +75,7 @@ def outcome_of(
             "speed": dataclasses.asdict(speed) if speed else None,
             "share_of_library": speed.library.warm / seconds if speed and speed.library and seconds else None,
             "limit": dataclasses.asdict(limit) if limit else None,
+            "ladder": ladder_beside(op, declaration.precision, sizes, device),
             "why": _why_facts(why),
         },
     )

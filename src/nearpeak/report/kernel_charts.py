@@ -10,16 +10,18 @@ from typing import Any
 from nearpeak.report import units
 from nearpeak.report.charts import BURST, INK, MUTED, SERIES, SPEC, SUSTAINED, plain_axes, ticks
 
-KERNEL, LIBRARY, AFTER = SERIES[1], SUSTAINED, SERIES[2]
+KERNEL, LIBRARY, AFTER, STEP = SERIES[1], SUSTAINED, SERIES[2], MUTED
+NAME = 0.28  # of the roofline's width that the longest name and rate take
 
 
 @dataclass(frozen=True)
 class Point:
-    """One dot of the roofline: FLOP/s at the op's FLOP per byte."""
+    """One dot of the roofline: FLOP/s at the op's FLOP per byte, or at its own."""
 
     label: str
     rate: float
     colour: str
+    intensity: float | None = None
 
 
 @dataclass(frozen=True)
@@ -39,12 +41,17 @@ def kernel_roofline(
     flop_rate: float | None,
     byte_rate: float | None,
     memory: str,
+    steps: Sequence[Point] = (),
 ) -> None:
-    """What the device allows at each FLOP per byte, and where the kernel and the library are. Rates in FLOP/s, B/s."""
+    """What the device allows at each FLOP per byte, and where the kernel and the library are. Rates in FLOP/s, B/s.
+
+    steps   of a ladder, all at one intensity
+    """
     roof = min(r for r in (flop_rate, byte_rate and byte_rate * intensity) if r)
     ridge = flop_rate / byte_rate if flop_rate and byte_rate else intensity
-    left, right = min(ridge, intensity) / 30, max(ridge, intensity) * 30
-    rates = [roof, *(p.rate for p in points)]
+    every = [ridge, intensity, *(p.intensity or intensity for p in steps)]
+    left, right = min(every) / 30, max(every) * 30
+    rates = [roof, *(p.rate for p in (*points, *steps))]
     axes = plain_axes(figure, "FLOP per byte that the op must read or write")
     axes.set(xscale="log", yscale="log", xlim=(left, right), ylim=(min(rates) / 4, max(rates) * 4))
     if byte_rate:
@@ -60,16 +67,29 @@ def kernel_roofline(
                       textcoords="offset points", ha="right", color=INK)  # fmt: skip
     axes.plot([intensity, intensity], [min(rates) / 4, max(rates) * 4], color=MUTED, lw=0.8, ls=":")
     span = math.log10(max(rates) / min(rates) * 16)
-    last = math.log10(roof)
-    for p in sorted(points, key=lambda p: -p.rate):
-        axes.plot([intensity], [p.rate], "o", color=p.colour, ms=7, zorder=4)
-        height = min(math.log10(p.rate), last - 0.065 * span)  # labels one under the other, never over one another
-        last = height
-        axes.annotate(f"{p.label} {units.flop_rate(p.rate)}", (intensity, 10**height), (9, 0),
-                      textcoords="offset points", va="center", color=INK)  # fmt: skip
+    # Names stand on the right of their dots, or on the left where they would cover the other group's.
+    further = math.log10(max((p.intensity or intensity for p in steps), default=intensity) / intensity)
+    near = bool(steps) and 0 < further < NAME * math.log10(right / left)
+    for group, on_the_left, size in ((points, near, 7), (steps, further <= 0, 5)):
+        for p, height in zip(*_one_under_the_other(group, math.log10(roof), 0.065 * span), strict=True):
+            x = p.intensity or intensity
+            axes.plot([x], [p.rate], "o", color=p.colour, ms=size, zorder=size)
+            axes.annotate(f"{p.label} {units.flop_rate(p.rate)}", (x, 10**height), (-9 if on_the_left else 9, 0),
+                          textcoords="offset points", va="center", ha="right" if on_the_left else "left",
+                          color=MUTED if p.colour == STEP else INK)  # fmt: skip
     axes.grid(True, lw=0.6)
     ticks(axes.xaxis, lambda v: f"{v:g}")
     ticks(axes.yaxis, lambda v: units.quantity(v, "FLOP/s").replace(".00 ", " ").replace(".0 ", " "))
+
+
+def _one_under_the_other(points: Sequence[Point], roof: float, apart: float) -> tuple[list[Point], list[float]]:
+    """The points from the highest down, and how high their labels are: below the roof, so far apart that none covers
+    another. Logarithms."""
+    ordered, heights, last = sorted(points, key=lambda p: -p.rate), [], roof
+    for p in ordered:
+        last = min(math.log10(p.rate), last - apart)
+        heights.append(last)
+    return ordered, heights
 
 
 def times(figure: Any, bars: Sequence[Bar]) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from nearpeak.report import units
 from nearpeak.report.charts import chart, fits
 from nearpeak.report.document import document, escaped, paragraph, table
-from nearpeak.report.kernel_charts import KERNEL, LIBRARY, Point, bars_of, kernel_roofline, times
+from nearpeak.report.kernel_charts import KERNEL, LIBRARY, STEP, Point, bars_of, kernel_roofline, times
 from nearpeak.report.kernel_table import (
     cause_lines,
     figure,
@@ -130,13 +130,24 @@ def _roofline(outcome: Mapping[str, Any]) -> Iterator[str]:
     if not any(rates) or not all(fits(v) for v in (flop / size, *(p.rate for p in points), *filter(None, rates))):
         return
     memory = "cache read" if limit["in_cache"] else "memory read"
-    yield chart(
-        lambda f: kernel_roofline(f, flop / size, points, rates[0], rates[1], memory),
-        (9.6, 4.4),
+    ladder = result.get("ladder") or {}
+    steps = [Point(s["step"], s["flop_per_s"], STEP, ladder["flop_per_byte"]) for s in ladder.get("steps", ())]
+    caption = (
         "Roofline: what this device allows at each FLOP per byte. The dotted line is this op at this shape; where it "
-        "meets the roof is the limit.",
+        "meets the roof is the limit."
+    )
+    yield chart(
+        lambda f: kernel_roofline(f, flop / size, points, rates[0], rates[1], memory, steps),
+        (9.6, 4.4 + 0.12 * len(steps)),
+        caption + (" Small dots: the steps of the ladder." if steps else ""),
         "r",
     )
+    if steps:
+        yield paragraph(f"The ladder: {ladder['precision']} products of examples/kernels at {ladder['n']}³ on an "
+                        f"{ladder['device']}, {ladder['date']} ({ladder['source']}, commit {ladder['commit']}), "
+                        "measured then, not in this run.", "note")  # fmt: skip
+    elif "missing" in ladder:
+        yield paragraph(f"No ladder beside it: {ladder['missing']}.", "note")
 
 
 def _times(outcome: Mapping[str, Any]) -> Iterator[str]:
@@ -212,8 +223,11 @@ def _counters(why: Mapping[str, Any]) -> Iterator[str]:
     if "missing" in counters:
         yield paragraph(f"Not counted: {counters['missing']}. The figures above are from a trace.", "note")
         return
-    rows = [(c["what"], figure(c, "counted"), figure(c, "traced"), c["note"]) for c in counters["compared"]]
-    yield table(("figure", "counted", "traced", "note"), rows)
+    rows = [(c["what"], figure(c, "counted"), figure(c, "traced"), "") for c in counters["compared"]]
+    yield table(("figure", "counted", "traced", ""), rows)
+    for c in counters["compared"]:
+        if c["note"]:
+            yield paragraph(f"{c['what']}: {c['note']}", "note")
 
 
 def _resources(why: Mapping[str, Any]) -> Iterator[str]:

@@ -21,6 +21,7 @@ UNDISTURBED = 0.1  # the share of trains that set the figure: whatever else a ho
 # tries with pauses between them, of which the best counts.
 WARM_UP_S, TIMED_S, QUICK_S = 0.5, 1.5, 0.3
 TRIES, PAUSE_S = 5, 0.3
+TRAINS = 5  # at least, however long they take
 
 
 def launch(bench: Bench) -> list[Ceiling]:
@@ -79,7 +80,8 @@ def _cost(bench: Bench, kind: str, how: str, train: Callable[[], object], calls:
     with SensorWindow(bench.sensors, interval=0.25) as window:
         warm_up(train, device, WARM_UP_S * part)
         start = time.perf_counter()
-        while time.perf_counter() - start < (QUICK_S if bench.quick else TIMED_S) * part:
+        least = (QUICK_S if bench.quick else TIMED_S) * part
+        while time.perf_counter() - start < least or len(costs) < TRAINS:
             costs.append(_seconds(train, device) / calls)
     return Ceiling(
         kind=kind,  # type: ignore[arg-type]

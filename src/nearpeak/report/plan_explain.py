@@ -64,12 +64,16 @@ def ops_block(ops: Sequence[Op]) -> Block:
     flop = units.column([sum(flops)], "FLOP")
     size = units.column([sum(reads) + sum(writes)], "B")
     cells = [
-        (units.plain(op.name), str(n), flop.text(f), size.text(r), size.text(w), units.plain(op.note) or ABSENT)
+        (units.plain(op.name), str(n), _cell(flop, f), _cell(size, r), _cell(size, w), units.plain(op.note) or ABSENT)
         for op, n, f, r, w in zip(kinds, counts, flops, reads, writes, strict=True)
     ]
     cells.append(("all", "", flop.text(sum(flops)), size.text(sum(reads)), size.text(sum(writes)), ""))
     headers = ("op", "count", flop.unit, f"read\n{size.unit}", f"written\n{size.unit}", "arithmetic of one")
     return Block(headers, tuple(cells), frozenset({"op", headers[-1]}), frozenset({"op", headers[-1]}))
+
+
+def _cell(scale: units.Scale, value: float) -> str:
+    return "<0.001" if 0 < value / scale.factor < 0.0005 else scale.text(value)
 
 
 def limit_lines(limit: Limit) -> Iterator[str]:

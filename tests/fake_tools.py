@@ -94,8 +94,8 @@ OLD_MEMCHECK = """========= COMPUTE-SANITIZER
 ========= ERROR SUMMARY: 2 errors
 """
 RACECHECK = """========= COMPUTE-SANITIZER
-========= Error: Race reported between Write access at races+0x120 in wrong.cu:28
-=========     and Read access at races+0x260 in wrong.cu:30 [1088 hazards]
+========= Error: Race reported between Write access at races+0x120 in wrong.cu:27
+=========     and Read access at races+0x260 in wrong.cu:29 [1088 hazards]
 =========
 ========= Warning: Race reported between Write access at void mixed<(bool)0>(float *)+0x150 in other.cu:27
 =========     and Write access at void mixed<(bool)0>(float *)+0x150 in other.cu:27 [124 hazards]

@@ -49,7 +49,7 @@ def test_the_older_form_and_other_spaces() -> None:
 
 def test_races() -> None:
     first, second, third = parse(RACECHECK)
-    assert first == Report("race of a write", "races", "wrong.cu", 28, "", "against read in line 30")
+    assert first == Report("race of a write", "races", "wrong.cu", 27, "", "against read in line 29")
     assert (second.function, second.certain) == ("mixed", False)
     assert second.more == "against write in line 27, read in line 30"
     assert (third.function, third.line, third.more) == ("sgemm_32x32x32_NT_vec", 0, "")
@@ -58,7 +58,7 @@ def test_races() -> None:
 def test_a_place_on_a_line_of_its_own() -> None:
     text = RACECHECK.replace("access at races", "access at\n=========     races").replace(" [", "\n=========     [")
     first = next(parse(text))
-    assert (first.function, first.line, first.more) == ("races", 28, "against read in line 30")
+    assert (first.function, first.line, first.more) == ("races", 27, "against read in line 29")
 
 
 @pytest.mark.parametrize("text", ["", CLEAN, REFUSED, "no report at all\n", "=========\n=========\n"])
@@ -141,7 +141,7 @@ def test_a_right_kernel_stays_right_where_nothing_is_seen() -> None:
 
 
 @pytest.mark.parametrize(("kind", "text", "check", "line"), [("memcheck", MEMCHECK, "bounds", 19),
-                                                             ("racecheck", RACECHECK, "race", 28)])  # fmt: skip
+                                                             ("racecheck", RACECHECK, "race", 27)])  # fmt: skip
 def test_a_report_makes_it_wrong(kind: str, text: str, check: str, line: int) -> None:
     found = judge(RIGHT, Runs(**{kind: text}), {"n": 17}, PLACE, races=True)
     assert not found.right
@@ -153,7 +153,7 @@ def test_a_report_makes_it_wrong(kind: str, text: str, check: str, line: int) ->
 def test_what_the_tool_may_misunderstand_is_not_judged() -> None:
     found = judge(RIGHT, Runs(racecheck=RACECHECK), {"n": 17}, PLACE, races=False)
     assert found.right
-    assert found.notes[-1].startswith("not judged: compute-sanitizer racecheck: race of a write in wrong.cu:28")
+    assert found.notes[-1].startswith("not judged: compute-sanitizer racecheck: race of a write in wrong.cu:27")
     warning = f"=========\n{RACECHECK[RACECHECK.index('========= Warning') : RACECHECK.rindex('========= Error')]}"
     assert judge(RIGHT, Runs(racecheck=warning), {"n": 17}, PLACE, races=True).right
 
@@ -181,8 +181,8 @@ def test_a_finding_is_explained_at_its_own_shape() -> None:
 def test_lines_are_the_files_own() -> None:
     place = Place(KERNELS / "wrong.cu", line_offset=100)
     [found] = judge(RIGHT, Runs(racecheck=RACECHECK), {"n": 17}, place, races=True).findings
-    assert "wrong.cu:128" in found.text
-    assert "read in line 130" in found.text
+    assert "wrong.cu:127" in found.text
+    assert "read in line 129" in found.text
 
 
 def tools(request: Request, device: str, sizes: dict[str, int]) -> Tools:
@@ -262,7 +262,7 @@ def test_a_planted_read_out_of_bounds_on_a_gpu() -> None:
 def test_a_planted_race_on_a_gpu() -> None:
     seen = watched_here("racecheck", f"{KERNELS / 'wrong.cu'}:races", {"n": 1025})
     assert [report for report in seen.reports if report.certain], seen.reports
-    assert seen.reports[0].line in (28, 30)
+    assert seen.reports[0].line in (27, 29)
 
 
 @pytest.mark.gpu

@@ -76,7 +76,7 @@ def _cost(bench: Bench, kind: str, how: str, train: Callable[[], object], calls:
     bench.progress(kind.replace("_", " "))
     device = bench.torch_device
     # Slow sampling: the sensors' thread takes the interpreter from the thread that launches.
-    costs = []
+    costs: list[float] = []
     with SensorWindow(bench.sensors, interval=0.25) as window:
         warm_up(train, device, WARM_UP_S * part)
         start = time.perf_counter()

@@ -68,9 +68,7 @@ class _Stack:
         pad = kernel // 2 if padding is None else padding
         self.size = (self.size + 2 * pad - kernel) // stride + 1
         if self.size < 1:
-            raise UserError(
-                f"{stem}: nothing is left of the image. Correct image_size or the kernels in the config."
-            )
+            raise UserError(f"{stem}: nothing is left of the image. Correct image_size or the kernels in the config.")
         self.pieces.append(
             build.convolution(name, stem, self.channels, outputs, (kernel, kernel), self.size**2, "image",
                               groups=groups, bias=bias)

@@ -251,7 +251,10 @@ def test_a_file_cut_at_every_byte_of_its_header(tmp_path: Path) -> None:
     whole = path.read_bytes()
     header = read_gguf_header(path)
     data = sum(-(-weight.bytes // 32) * 32 for weight in header.tensors.values())
-    for at in [*range(len(whole) - data + 1), len(whole) - data // 2, len(whole) - 1]:
+    start = len(whole) - data
+    for at in sorted(
+        {*range(64), *range(0, start, 5), *range(start - 40, start + 1), start + data // 2, start + data - 1}
+    ):
         path.write_bytes(whole[:at])
         refused(path, "small.gguf")
 
@@ -353,6 +356,6 @@ def test_a_large_vocabulary_is_passed_over_quickly(tmp_path: Path) -> None:
     tokens = ("tokenizer.ggml.tokens", 9, struct.pack("<IQ", 8, 300_000) + token * 300_000)
     scores = ("tokenizer.ggml.scores", 9, struct.pack("<IQ", 6, 300_000) + b"\0" * 1_200_000)
     path = small(tmp_path, keys=[tokens, scores])
-    start = time.perf_counter()
+    start = time.process_time()
     assert read_model(str(path)).parameters == SMALL_TOTAL
-    assert time.perf_counter() - start < 1.0
+    assert time.process_time() - start < 1.0

@@ -38,7 +38,7 @@ def read_gguf(path: Path) -> ModelSpec:
     read = architecture_of(config)
     extra = {f"blk.{values['num_hidden_layers']}.": MTP} if "num_hidden_layers" in values else {}
     architecture = replace(in_gguf(read), aside=extra)
-    weights = {name: replace(weight, shape=_squeezed(weight.shape or ())) for name, weight in header.tensors.items()}
+    weights = {name: weight._replace(shape=_squeezed(weight.shape or ())) for name, weight in header.tensors.items()}
     held = account(architecture, weights, str(path))
     return model_spec(
         path.name.removesuffix(".gguf"), architecture, config, held.parts, held.stored, str(path), held.notes

@@ -7,7 +7,6 @@ of DeepSeek-V3 (fp8 with a scale each 128 × 128) and gpt-oss (mxfp4).
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 from nearpeak.models.config import Config
 from nearpeak.models.weights import Weight
@@ -74,7 +73,7 @@ def _bitsandbytes(weights: Weights, quantization: Config) -> Weights:
             continue
         for helper in ("SCB", "weight_format"):
             extra = weights.get(f"{stem}.{helper}") if last == "weight" else None
-            weight = replace(weight, bytes=weight.bytes + extra.bytes) if extra else weight
+            weight = weight._replace(bytes=weight.bytes + extra.bytes) if extra else weight
         joined[name] = weight
     return joined
 
@@ -84,12 +83,12 @@ def _scaled(weights: Weights, quantization: Config) -> Weights:
     helpers = ("weight_scale_inv", "weight_scale", "input_scale", "weight_zero_point", "activation_scale_inv",
                "activation_scale", "output_scale")  # fmt: skip
     found = _join(weights, "weight", helpers, lambda stem, parts: _sum(parts, parts["weight"]), keep_plain=True)
-    fused = [name for name in found if name.endswith(("_scale_inv", "_scale"))]
+    fused = [name for name in found if name.endswith(("_scale_inv", "_scale"))]  # what no X.weight took
     for name in fused:  # experts in one tensor: gate_up_proj with gate_up_proj_scale_inv
         whole = name.removesuffix("_inv").removesuffix("_scale")
         if whole in found:
             extra = found.pop(name)
-            found[whole] = replace(found[whole], bytes=found[whole].bytes + extra.bytes)
+            found[whole] = found[whole]._replace(bytes=found[whole].bytes + extra.bytes)
         elif name.endswith((".k_scale", ".v_scale", ".q_scale")):
             del found[name]  # of the cache, a number each
     return found
@@ -163,15 +162,19 @@ def _join(
     keep_plain: bool = False,
 ) -> Weights:
     """X.main and those of X.helpers that are there become X.weight; what has no main stays as it is."""
-    stems = {name.removesuffix(f".{main}") for name in weights if name.endswith(f".{main}")}
     found: Weights = {}
+    groups: dict[str, Weights] = {}
     for name, weight in weights.items():
         stem, _, last = name.rpartition(".")
-        if stem not in stems or (last != main and last not in helpers):
+        if last == main or last in helpers:
+            groups.setdefault(stem, {})[last] = weight
+        else:
             found[name] = weight
-        elif last == main:
-            there = {last: weights[f"{stem}.{last}"] for last in (main, *helpers) if f"{stem}.{last}" in weights}
-            found[f"{stem}.weight"] = weight if keep_plain and len(there) == 1 else make(stem, there)
+    for stem, there in groups.items():
+        if main not in there:
+            found |= {f"{stem}.{last}": weight for last, weight in there.items()}
+        else:
+            found[f"{stem}.weight"] = there[main] if keep_plain and len(there) == 1 else make(stem, there)
     return found
 
 
@@ -180,7 +183,7 @@ def _packed(parts: Weights, shape: tuple[int, int], dtype: str) -> Weight:
 
 
 def _sum(parts: Weights, main: Weight) -> Weight:
-    return replace(main, bytes=sum(part.bytes for part in parts.values()))
+    return Weight(main.shape, main.parameters, sum([part.bytes for part in parts.values()]), main.dtype)
 
 
 def _matrix(stem: str, weight: Weight, quantization: Config) -> tuple[int, int]:

@@ -17,6 +17,7 @@ from nearpeak.records.errors import UserError
 
 MAX_HEADER = 100_000_000  # bytes, the library's own bound
 MAX_SIZE = 1 << 62
+KEYS = {"dtype", "shape", "data_offsets"}
 
 
 def read_header(path: Path) -> dict[str, Weight]:
@@ -86,14 +87,14 @@ def _entries(path: Path) -> tuple[dict[str, object], int]:
 
 
 def _entry(path: Path, name: str, entry: object) -> tuple[str, tuple[int, ...], int, int]:
-    if not isinstance(entry, dict) or set(entry) != {"dtype", "shape", "data_offsets"}:
+    if not isinstance(entry, dict) or entry.keys() != KEYS:
         raise _error(path, name, "does not have exactly dtype, shape and data_offsets")
     dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
     if not isinstance(dtype, str) or dtype not in DTYPES:
         raise _error(path, name, f"has dtype {str(dtype)[:40]!r}, which is none of safetensors'")
-    if not isinstance(shape, list) or len(shape) > 32 or not all(_whole(size) for size in shape):
+    if not isinstance(shape, list) or len(shape) > 32 or not _whole(shape):
         raise _error(path, name, "has a shape that is no list of whole numbers from 0")
-    if not isinstance(offsets, list) or len(offsets) != 2 or not all(_whole(offset) for offset in offsets):
+    if not isinstance(offsets, list) or len(offsets) != 2 or not _whole(offsets):
         raise _error(path, name, "has data_offsets that are no two whole numbers from 0")
     begin, end = offsets
     if end < begin:
@@ -101,8 +102,12 @@ def _entry(path: Path, name: str, entry: object) -> tuple[str, tuple[int, ...], 
     return dtype, tuple(shape), begin, end
 
 
-def _whole(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < MAX_SIZE
+def _whole(values: list[object]) -> bool:
+    """Whole numbers from 0, all of them."""
+    for value in values:  # noqa: SIM110, twice as fast as all()
+        if type(value) is not int or not 0 <= value < MAX_SIZE:  # a truth value is no number here
+            return False
+    return True
 
 
 def _error(path: Path, name: str, what: str) -> UserError:

@@ -39,7 +39,11 @@ def _by_index(folder: Path, index: str) -> dict[str, str]:
     table = read_json(where).get("weight_map")
     if not isinstance(table, dict) or not table:
         raise UserError(f"{where}: weight_map is missing or empty. Fetch the file again.")
+    checked: set[object] = set()
     for tensor, file in table.items():
+        if isinstance(file, str) and file in checked:
+            continue
+        checked.add(file if isinstance(file, str) else None)
         if not isinstance(file, str) or not file.endswith(".safetensors") or re.search(r"[/\\\x00-\x1f]|^\.", file):
             raise UserError(
                 f"{where}: tensor {tensor[:200]!r} is said to lie in {str(file)[:200]!r}; a .safetensors file in the "

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from dataclasses import dataclass
 
 from nearpeak.models.architecture import Architecture, Piece, Tensor
-from nearpeak.models.weights import FLOATING, Weight, shape_text
+from nearpeak.models.weights import Weight, shape_text
 from nearpeak.records.errors import UserError
 from nearpeak.records.model_spec import Linear, Part, Stored, Vector
 
 Weights = dict[str, Weight]
+NO_WEIGHTS = frozenset(
+    {"int64", "int32", "int16", "uint64", "uint32", "uint16", "uint8", "bool", "complex64"}
+)  # what a weight is only as a packed one, which packing.py has given another name
 
 
 @dataclass(frozen=True)
@@ -39,20 +43,23 @@ def account(architecture: Architecture, weights: Weights, where: str) -> Account
         for tensor in tensors:
             for name in tensor.names(piece.layers):
                 name = _renamed(name, architecture, root, left)
-                if name not in left:
+                weight = left.pop(name, None)
+                if weight is None:
                     raise _missing(name, tensor, architecture, weights, root, where)
-                weight = left.pop(name)
-                _check(name, tensor, weight, where)
+                if weight.shape != tensor.shape or weight.dtype in NO_WEIGHTS:
+                    _check(name, tensor, weight, where)
                 counted.append(weight)
     notes: list[str] = []
     beside = _leftover(architecture, left, weights, root, notes, where)
     parts += [Vector(name, 1, "text", size=_numbers(several)) for name, several in beside.items()]
     counted += [weight for several in beside.values() for weight in several]
-    stored: dict[str, Stored] = {}
+    numbers: Counter[str] = Counter()
+    sizes: Counter[str] = Counter()
     for weight in counted:
-        so_far = stored.get(weight.dtype, Stored(0, 0))
-        stored[weight.dtype] = Stored(so_far.parameters + weight.parameters, so_far.bytes + weight.bytes)
-    total, held = sum(part.count * part.parameters for part in parts), sum(s.parameters for s in stored.values())
+        numbers[weight.dtype] += weight.parameters
+        sizes[weight.dtype] += weight.bytes
+    stored = {dtype: Stored(count, sizes[dtype]) for dtype, count in numbers.items()}
+    total, held = sum(part.count * part.parameters for part in parts), sum(numbers.values())
     assert total == held, f"{where}: parts have {total} parameters, their tensors {held}"
     return Account(tuple(parts), stored, tuple(notes))
 
@@ -73,17 +80,18 @@ def _layout(piece: Piece, architecture: Architecture, root: str, left: Weights) 
 
 
 def _check(name: str, tensor: Tensor, weight: Weight, where: str) -> None:
+    """Raise what is wrong with a tensor, if anything is: packed ones have no shape."""
     fits = weight.shape == tensor.shape if weight.shape is not None else weight.parameters == _size(tensor)
     if not fits:
         raise UserError(
             f"{where}: tensor {shown(name)} is {weight.text()}; by the config it should be {shape_text(tensor.shape)}. "
             "Config and weights are not of the same model."
         )
-    if weight.dtype not in FLOATING and weight.shape is not None and weight.dtype.lstrip("u").startswith("int"):
-        small = weight.bytes * 8 < 64 * weight.parameters and weight.dtype.removeprefix("int").isdigit()
-        if not small or int(weight.dtype.removeprefix("int")) > 8:
-            raise UserError(f"{where}: tensor {shown(name)} is {weight.dtype}: no weights, or packed without "
-                            "quantization_config in config.json.")  # fmt: skip
+    if weight.dtype in NO_WEIGHTS:
+        raise UserError(
+            f"{where}: tensor {shown(name)} is {weight.dtype}: no weights, or packed without quantization_config in "
+            "config.json. Fetch the folder again."
+        )
 
 
 def _size(tensor: Tensor) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from typing import NamedTuple
 
 # our name of each safetensors dtype, and its bits
 DTYPES: dict[str, tuple[str, int]] = {
@@ -15,12 +15,10 @@ DTYPES: dict[str, tuple[str, int]] = {
     "U64": ("uint64", 64), "U32": ("uint32", 32), "U16": ("uint16", 16), "U8": ("uint8", 8),
     "BOOL": ("bool", 8), "C64": ("complex64", 64),
 }  # fmt: skip
-FLOATING = frozenset(name for name, _ in DTYPES.values() if name.startswith(("fp", "bf")))
 
 
-@dataclass(frozen=True)
-class Weight:
-    """One weight as it is meant, whatever it is packed into.
+class Weight(NamedTuple):
+    """One weight as it is meant, whatever it is packed into. A named tuple, as a file may have 100,000 of them.
 
     shape        None where the file does not say (packed weights): then the number of parameters is all there is
     parameters   of the weight as it is meant; bytes: of all tensors that hold it, scales and zeros too

@@ -39,7 +39,9 @@ def find_known(what: str) -> str | None:
 def nearest_names(what: str, count: int = 5) -> list[str]:
     """Known names that look most like it."""
     names = _by_plain_name()
-    near = get_close_matches(_plain(what.rsplit("/", 1)[-1]), names, count * 2, 0.4)
+    plain = _plain(what.rsplit("/", 1)[-1])
+    near = [spelling for spelling in names if plain and spelling.startswith(plain)]  # "llama3": all of that name
+    near += get_close_matches(plain, names, count * 2, 0.4)
     return list(dict.fromkeys(names[plain] for plain in near))[:count]
 
 

@@ -122,7 +122,7 @@ class Attention(Part):
             if not self.keys_are_values:
                 shapes["v"] = source, values
             if self.gate:
-                shapes["gate"] = self.width, self.heads * self.value_dim
+                shapes["q_gate"] = self.width, self.heads * self.value_dim
             shapes["o"] = out
             return shapes
         mla = self.latent

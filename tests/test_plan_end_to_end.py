@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import math
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -191,9 +191,10 @@ def test_one_second_without_torch_or_numpy() -> None:
     assert done.stdout.strip().endswith("HEAVY []"), done.stderr
 
     def seconds() -> float:
-        start = time.perf_counter()
+        start = os.times()
         assert run("llama-3.1-8b", "--any").returncode == 0
-        return time.perf_counter() - start
+        end = os.times()
+        return end.children_user + end.children_system - start.children_user - start.children_system
 
-    # The least of several: other work on the machine only ever adds.
+    # The processor's seconds, and the least of several: a busy machine must not fail this.
     assert min(seconds() for _ in range(5)) < 1.0

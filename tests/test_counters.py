@@ -98,6 +98,17 @@ def test_each_way_of_failing_is_a_reason(
     assert "\n" not in found
 
 
+def test_where_a_counter_is_unknown_the_common_ones_are_asked_for(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    unknown = 'case "$*" in *gmma*) echo "==ERROR== Failed to find metric smsp__gmma"; exit 1;; esac'
+    put_on_path(monkeypatch, tmp_path, "ncu", NCU, first=unknown)
+    assert isinstance(count(PLAIN, SIZES, "cuda:0", "matmul_plain"), Counters)
+    assert "gmma" not in (tmp_path / "ncu.asked").read_text()
+    put_on_path(monkeypatch, tmp_path, "ncu", "==ERROR== Failed to find metric dram__bytes_read.sum\n", 1)
+    assert count(PLAIN, SIZES, "cuda:0", "matmul_plain") == "ncu: Failed to find metric dram__bytes_read.sum"
+
+
 def test_without_ncu_the_reason_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CUDA_HOME", raising=False)

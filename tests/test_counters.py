@@ -15,7 +15,7 @@ from fake_tools import NCU, NO_KERNEL, NOT_LOADED, PERMISSION, put_on_path
 from nearpeak.kernelcheck import tool
 from nearpeak.kernelcheck.advice import Facts
 from nearpeak.kernelcheck.bounds import Chip
-from nearpeak.kernelcheck.check import Request
+from nearpeak.kernelcheck.check import Request, check_kernel
 from nearpeak.kernelcheck.counted import WAITS, causes_of, compare
 from nearpeak.kernelcheck.counters import METRICS, STALLS, Counters, count, number, parse
 from nearpeak.kernelcheck.explain import ASSUMED, Explanation, explain, with_counters
@@ -291,3 +291,17 @@ def test_the_counters_see_shared_memory_and_matrix_units_on_a_gpu(
     assert (float(counters.matrix_units or 0) > 0.02) == matrix
     assert np.isfinite(float(counters.occupancy or 0))
     assert 0 < float(counters.occupancy or 0) <= 1
+
+
+@pytest.mark.gpu
+def test_a_whole_check_on_a_gpu_says_what_was_counted_and_watched() -> None:
+    result = check_kernel(Request(PLAIN.file, shape="2048,2048,2048")).result
+    assert result["right"] is True, result["verdict"]
+    assert any("compute-sanitizer" in note for note in result["verdict"]["notes"])
+    assert result["why"]["causes"][0]["name"] == "access pattern"
+    counters = result["why"]["counters"]
+    assert set(counters) == {"missing"} or counters["compared"]
+    if "missing" in counters:
+        pytest.skip(counters["missing"])
+    notes = {c["what"]: c["note"] for c in counters["compared"]}
+    assert notes["sectors a read request"] == notes["registers a thread"] == ""

@@ -168,7 +168,7 @@ def test_the_cpu_is_asked_about_by_its_profile(tmp_path: Path, monkeypatch: pyte
         (["--electricity", "-1", "--any"], ["--electricity is -1"]),
         (["--gpu", "RTX 3090", "--count", "0"], ["--count is 0"]),
         (["--gpu", "RTX 3090", "--any"], ["--gpu RTX 3090", "--any"]),
-        (["--count", "2", "--any"], ["--count 2", "--gpu"]),
+        (["--target-tps", "inf", "--any"], ["--target-tps is inf"]),
         (["--gpu", "RTX 4091"], ["RTX 4091", "4090"]),
         (["--gpu", "RTX 3090", "--batch", "2", "--users", "3"], ["2", "3"]),
         (["--profile", "/nowhere/p.json"], ["/nowhere/p.json"]),
@@ -186,6 +186,11 @@ def test_what_makes_no_sense_is_one_line_with_the_numbers_and_code_2(arguments: 
     line = done.stderr.strip().splitlines()[-1]
     for word in words:
         assert word in line, line
+
+
+def test_an_image_model_has_no_context_to_ask_for() -> None:
+    with pytest.raises(UserError, match=r"--context 512 .* cnn-28x28 takes items of one size"):
+        question_of(read_model("cnn-28x28"), None, True, None, {"context": 512})
 
 
 def test_an_unknown_model_lists_the_nearest() -> None:

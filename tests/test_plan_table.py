@@ -12,7 +12,8 @@ from rich.console import Console
 from nearpeak.records.limit import Limit, Op
 from nearpeak.records.plan import Estimate, Layout, Memory, Plan, Step, Term
 from nearpeak.report.plan_explain import render_explained
-from nearpeak.report.plan_table import billions, estimate, gib, layout_words, render, rough, scale
+from nearpeak.report.plan_table import render
+from nearpeak.report.plan_words import billions, estimate, gib, layout_words, rough, scale
 from plans import infer_plan, nowhere_plan, one_3090, train_plan, variations
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Callable
 from dataclasses import asdict, replace
@@ -89,12 +90,17 @@ def question_of(
 
     if gpu is not None and every:
         raise UserError(f"--gpu {gpu} names one card and --any means all of them: give one of the two.")
-    if every and "count" in asked:
-        raise UserError(f"--count {asked['count']} needs --gpu: --any tries 1, 2, 4 and 8 of each card.")
     for name, value in asked.items():
-        if isinstance(value, int | float) and not (value >= 0 if name == "electricity" else value > 0):
-            least = "0 or more" if name == "electricity" else "above 0"
+        if isinstance(value, int | float) and not (
+            0 <= value < math.inf if name == "electricity" else 0 < value < math.inf
+        ):
+            least = "0 or more" if name == "electricity" else "above 0, and finite"
             raise UserError(f"--{name.replace('_', '-')} is {value:g}: it must be {least}.")
+    if "context" in asked and None not in spec.streams.values():
+        items = " and ".join(spec.streams)
+        raise UserError(
+            f"--context {asked['context']} counts tokens, but {spec.name} takes items of one size ({items})."
+        )
     if spec.context is not None and asked.get("context", 0) > spec.context:
         raise UserError(
             f"--context {asked['context']:,} is beyond what {spec.name} was made for, {spec.context:,} tokens. "
@@ -190,7 +196,7 @@ def _write_page(html: Path, question: Question, answer: Plan, planner: Callable[
     from nearpeak.records.files import write_text_atomically
     from nearpeak.report.plan_charts import Curve
     from nearpeak.report.plan_page import page
-    from nearpeak.report.plan_table import SPEEDS, cards
+    from nearpeak.report.plan_words import SPEEDS, cards
 
     drawn: dict[str, list[Curve]] = {}
     field = next((f for f in SPEEDS if any(getattr(c, f) for c in answer.candidates)), None)

@@ -8,7 +8,7 @@ from typing import Any
 
 from nearpeak.records.plan import Candidate, Estimate, Plan
 from nearpeak.report.charts import INK, SERIES, SPEC, plain_axes, ticks
-from nearpeak.report.plan_table import PARTS, cards, gib, scale, shown
+from nearpeak.report.plan_words import PARTS, cards, gib, scale, shown
 
 COLOURS = dict(zip(PARTS, SERIES, strict=False))
 WORDS = {"kv": "KV cache and other state", "overhead": "allocator and context"}

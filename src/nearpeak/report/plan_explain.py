@@ -10,7 +10,8 @@ from nearpeak.records.limit import Limit, Op
 from nearpeak.records.plan import Candidate, Plan, Step
 from nearpeak.records.workload import Workload
 from nearpeak.report import units
-from nearpeak.report.plan_table import PARTS, Block, cards, gib, item, layout_words, say, show, training
+from nearpeak.report.plan_table import Block, say, show
+from nearpeak.report.plan_words import PARTS, cards, gib, item, layout_words, training
 from nearpeak.report.units import ABSENT
 
 

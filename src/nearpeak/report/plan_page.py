@@ -9,21 +9,9 @@ from nearpeak.records.plan import SCHEMA, Plan, Variation
 from nearpeak.report.charts import chart, fits
 from nearpeak.report.document import document, escaped, paragraph, table
 from nearpeak.report.plan_charts import Curve, memory_bars, speed_curves
-from nearpeak.report.plan_table import (
-    Block,
-    billions,
-    cards,
-    first_speed,
-    gib,
-    item,
-    memory_block,
-    more_line,
-    sections,
-    shown,
-    speed_block,
-    speeds,
-    title,
-)
+from nearpeak.report.plan_lines import sections
+from nearpeak.report.plan_table import Block, memory_block, speed_block
+from nearpeak.report.plan_words import billions, cards, first_speed, gib, item, more_line, shown, speeds, title
 
 HOW = (
     ("fits", "all parts of memory of the fullest device together are within what a program can have of it"),

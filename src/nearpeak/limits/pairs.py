@@ -10,11 +10,17 @@ def pairs(new: int, context: int = 0, window: int | None = None, causal: bool = 
     those closer than `window` on either side.
     """
     total = new + context
-    if not causal:
-        if window is None or window >= total:
-            return new * total
-        return sum(min(i + window, total) - max(i - window + 1, 0) for i in range(context, total))
+    if causal:
+        return _before(new, context, window)
     if window is None or window >= total:
+        return new * total
+    after = _before(new, 0, window) - new  # by symmetry: what a query sees behind it, without itself
+    return _before(new, context, window) + after
+
+
+def _before(new: int, context: int, window: int | None) -> int:
+    """Pairs of queries context … context + new − 1 with themselves and the positions before them."""
+    if window is None or window >= new + context:
         return new * context + new * (new + 1) // 2
     growing = max(0, min(new, window - context))  # queries that still see everything before them
     return growing * context + growing * (growing + 1) // 2 + (new - growing) * window

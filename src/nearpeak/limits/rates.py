@@ -1,66 +1,104 @@
-"""What a device sustains: from its machine profile, or from its spec and a stated fraction."""
+"""What a device sustains: from its machine profile, or from its spec and stated fractions."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 from nearpeak.records.errors import UserError
 from nearpeak.records.limit import Rates
 from nearpeak.records.machine_profile import DeviceProfile
 from nearpeak.records.spec import Spec
 
-# Where a card has no units for a precision, its products run in the next.
-INSTEAD = {"fp8": "bf16", "fp4": "fp8", "int8": "bf16", "bf16": "fp16", "fp16": "fp32", "tf32": "fp32"}
+# Where a device has no units for a precision, its products run in the next that it has. fp16 has not the range of bf16,
+# yet it is what bf16 models are run in on cards without bf16 units.
+INSTEAD = {
+    "fp4": ("fp8", "bf16", "fp16", "fp32"),
+    "fp8": ("bf16", "fp16", "fp32"),
+    "int8": ("bf16", "fp16", "fp32"),
+    "bf16": ("fp16", "fp32"),
+    "fp16": ("bf16", "fp32"),
+    "tf32": ("fp32",),
+}
+# Sums that models are run with: in fp32 (or the fp8 units' own), integers in int32. fp16 sums overflow.
+SUMS = {"fp64": ("fp64",), "int8": ("int32",)}
+USUAL_SUMS = ("fp32", "fast")
 
 
 def rates_of_profile(profile: DeviceProfile, sustained: bool) -> Rates:
-    """The fastest valid ceiling of each precision, and of reading memory. Sustained figures fall back to bursts where
-    there are none (a cost, or --quick). Raises UserError where the profile has no figure for memory."""
-    matmul: dict[str, float] = {}
-    memory, launch = None, None
-    for ceiling in profile.ceilings:
-        value = (ceiling.sustained if sustained else None) or ceiling.burst
-        if ceiling.invalid or not value:
-            continue
-        if ceiling.kind == "matmul" and ceiling.precision:
-            matmul[ceiling.precision] = max(value, matmul.get(ceiling.precision, 0.0))
-        elif ceiling.kind == "memory_read":
-            memory = value
-        elif ceiling.kind == "launch_graph":
-            launch = ceiling.burst
-    if memory is None:
-        raise UserError(f"the profile of {profile.name} has no memory-read ceiling; measure it: nearpeak measure")
-    which = "sustained" if sustained else "burst"
-    return _filled(Rates(profile.name, matmul, memory, f"measured here ({which})", launch))
+    """The fastest valid ceiling of each precision, and of reading memory and the last-level cache.
 
-
-def rates_of_spec(spec: Spec, matmul_fraction: float, memory_fraction: float) -> Rates:
-    """A maker's figures times stated fractions; unverified ones are left out and said so.
-
-    Raises UserError where the sheet has no memory bandwidth.
+    Where nothing sustained was measured of a product (a run with --quick) its burst stands in, and the source says so;
+    memory has one figure for both where its rate does not fall under load. Raises UserError where the profile has no
+    ceiling for memory.
     """
+    matmul: dict[str, float] = {}
+    missing: dict[str, str] = {}
+    single: dict[str, float] = {}
+    bursts = []
+    for ceiling in profile.ceilings:
+        lasting = ceiling.sustained if sustained and not ceiling.kind.startswith("launch") else None
+        value = lasting or ceiling.burst
+        precision = ceiling.precision or ""
+        if ceiling.kind == "matmul" and ceiling.accumulate not in SUMS.get(precision, USUAL_SUMS):
+            continue
+        if ceiling.invalid or not value:
+            if ceiling.kind == "matmul":
+                missing.setdefault(precision, f"its ceiling is not valid: {ceiling.invalid}")
+            continue
+        if sustained and lasting is None and ceiling.kind == "matmul":
+            bursts.append(precision)
+        if ceiling.kind == "matmul":
+            matmul[precision] = max(value, matmul.get(precision, 0.0))
+        else:
+            single.setdefault(ceiling.kind, value)
+    if "memory_read" not in single:
+        raise UserError(f"the profile of {profile.name} has no memory-read ceiling; measure it: nearpeak measure")
+    source = f"measured here ({'sustained' if sustained else 'burst'}" + (
+        f"; burst for {', '.join(dict.fromkeys(bursts))})" if bursts else ")"
+    )
+    size = profile.device.cache.number
+    return _filled(
+        Rates(
+            profile.name, matmul, single["memory_read"], source, single.get("launch_graph"),
+            {name: why for name, why in missing.items() if name not in matmul},
+            single.get("cache_read"), int(size) if size else None,
+        )
+    )  # fmt: skip
+
+
+def rates_of_spec(spec: Spec, fraction_matmul: float, fraction_memory: float) -> Rates:
+    """A maker's dense figures times stated fractions; unverified ones are left out, and that is said.
+
+    Raises UserError where no memory bandwidth is known, or a fraction is not in (0, 1].
+    """
+    for fraction in (fraction_matmul, fraction_memory):
+        if not 0 < fraction <= 1:
+            raise UserError(f"a device reaches more than 0 and at most 1 of its sheet, not {fraction:g} of it")
     bandwidth = spec.memory_bandwidth
-    if bandwidth is None:
+    if bandwidth is None or bandwidth.provenance == "unverified":
         raise UserError(f"no memory bandwidth is known of {spec.name}; measure it: nearpeak measure")
     matmul: dict[str, float] = {}
     missing: dict[str, str] = {}
     for rate in spec.rates:
-        if rate.accumulate == "fp16" and rate.precision == "fp16":
-            continue  # sums in fp16 are not what models are run with
-        if rate.figure.provenance == "unverified":
-            missing.setdefault(rate.precision, f"the figure of {spec.name} is unverified")
+        if rate.accumulate not in SUMS.get(rate.precision, USUAL_SUMS):
             continue
-        matmul[rate.precision] = max(rate.figure.value * matmul_fraction, matmul.get(rate.precision, 0.0))
-    source = f"spec × {matmul_fraction:.2f} (matmul), × {memory_fraction:.2f} (memory)"
-    return _filled(Rates(spec.name, matmul, bandwidth.value * memory_fraction, source, None, missing))
+        if rate.figure.provenance == "unverified":
+            missing[rate.precision] = f"the figure of {spec.name} is unverified"
+            continue
+        matmul[rate.precision] = max(rate.figure.value * fraction_matmul, matmul.get(rate.precision, 0.0))
+    source = f"spec × {fraction_matmul:.2f}"
+    if fraction_memory != fraction_matmul:
+        source += f" (products), × {fraction_memory:.2f} (memory)"
+    missing = {name: why for name, why in missing.items() if name not in matmul}
+    return _filled(Rates(spec.name, matmul, bandwidth.value * fraction_memory, source, None, missing))
 
 
 def _filled(rates: Rates) -> Rates:
-    """With the rate of the next precision where a card has no units of its own, the reason beside it."""
+    """With the rate of the next precision where a device has no units of its own, the reason beside it."""
     matmul, missing = dict(rates.matmul), dict(rates.missing)
-    for precision in INSTEAD:
-        other: str | None = precision
-        while other and other not in rates.matmul:
-            other = INSTEAD.get(other)
-        if other and other != precision:
+    for precision, others in INSTEAD.items():
+        other = next((o for o in others if o in rates.matmul), None)
+        if precision not in matmul and other:
             matmul[precision] = rates.matmul[other]
-            missing[precision] = f"no figure of its own: products run in {other}"
-    return Rates(rates.device, matmul, rates.memory, rates.source, rates.launch_s, missing)
+            missing[precision] = f"{missing.get(precision, 'no such units are known')}: products run in {other}"
+    return replace(rates, matmul=matmul, missing=missing)

@@ -31,7 +31,8 @@ class Rates:
 
     matmul        FLOP/s by precision; memory: bytes a second read; launch_s: seconds a launch inside a graph
     source        "measured here (burst)", "measured here (sustained)" or "spec × 0.80"
-    missing       why a precision has no rate
+    missing       why a precision has no rate of its own, and what its products run in where that is known
+    cache         bytes a second read from the last-level cache; cache_bytes: its size. None where not measured
     """
 
     device: str
@@ -40,6 +41,8 @@ class Rates:
     source: str
     launch_s: float | None = None
     missing: dict[str, str] = field(default_factory=dict)
+    cache: float | None = None
+    cache_bytes: int | None = None
 
 
 @dataclass(frozen=True)

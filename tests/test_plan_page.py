@@ -57,6 +57,13 @@ def test_a_curve_of_one_point_or_none_is_not_drawn() -> None:
     assert Page(text).tags.count("svg") == 1
 
 
+def test_a_card_keeps_its_colour_where_another_is_left_out() -> None:
+    both = page(infer_plan(), (), {"context": [curve("a", [None, None]), curve("b", [3.0, 2.0])]})
+    chart = both[both.index('id="ccontext') : both.index("<figcaption>")]
+    assert "stroke: var(--s1)" in chart
+    assert "stroke: var(--s0)" not in chart
+
+
 def test_the_same_plan_gives_the_same_page() -> None:
     assert page(infer_plan(), variations(), CURVES) == page(infer_plan(), variations(), CURVES)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nearpeak.records.plan import Candidate, Estimate, Plan
-from nearpeak.report.charts import INK, SERIES, SPEC, plain_axes, ticks
+from nearpeak.report.charts import INK, SERIES, SPEC, fits, plain_axes, ticks
 from nearpeak.report.plan_words import PARTS, cards, gib, scale, shown
 
 COLOURS = dict(zip(PARTS, SERIES, strict=False))
@@ -21,6 +21,11 @@ class Curve:
 
     label: str
     points: tuple[tuple[int, Estimate | None], ...]
+
+    @property
+    def drawn(self) -> bool:
+        """Whether it has two points at least, as a line needs."""
+        return sum(e is not None and fits(e.value) for _, e in self.points) > 1
 
 
 def memory_bars(figure: Any, plan: Plan) -> None:
@@ -51,13 +56,16 @@ def memory_bars(figure: Any, plan: Plan) -> None:
 def speed_curves(figure: Any, curves: Sequence[Curve], axis: str, what: str, asked: int | None) -> None:
     """One line a choice of cards, both axes logarithmic, its 80 % interval as a band, what was asked dotted."""
     axes = plain_axes(figure, axis)
-    values = [v for c in curves for _, e in c.points if e for v in (e.low, e.high)]
+    kept = [c for c in curves if c.drawn]  # the others keep their colours: a card has the same one in each chart
+    values = [v for c in kept for _, e in c.points if e for v in (e.low, e.high)]
     unit_of = scale(values, what)
-    xs = sorted({x for c in curves for x, e in c.points if e})
+    xs = sorted({x for c in kept for x, e in c.points if e})
     axes.set(xscale="log", yscale="log", xlim=(xs[0] / 1.15, xs[-1] * 1.15))
     axes.set_ylim(min(values) / unit_of.factor / 1.25, max(values) / unit_of.factor * 1.25)
     axes.set_ylabel(unit_of.unit)
     for place, (colour, curve) in enumerate(zip(SERIES, curves, strict=False)):
+        if not curve.drawn:
+            continue
         there = [(x, e) for x, e in curve.points if e]
         x = [x for x, _ in there]
         low, value, high = ([getattr(e, f) / unit_of.factor for _, e in there] for f in ("low", "value", "high"))
@@ -72,15 +80,16 @@ def speed_curves(figure: Any, curves: Sequence[Curve], axis: str, what: str, ask
     axes.set_xticks(round_ones[:: 1 + len(round_ones) // 9], minor=False)
     axes.xaxis.set_major_formatter(lambda v, _: f"{v / 1024:g}k" if v >= 1024 else f"{v:g}")
     axes.minorticks_off()
-    _round_ticks(axes.yaxis)
+    _round_ticks(axes.yaxis, max(values) / min(values))
     figure.legend(loc="outside upper left", ncols=2, frameon=False, handlelength=1.6)
 
 
-def _round_ticks(axis: Any) -> None:
-    """1, 2 and 5 of each power of ten: a speed seldom spans more than two of them."""
+def _round_ticks(axis: Any, span: float) -> None:
+    """1, 2 and 5 of each power of ten; more of them where the largest value is under 8 times the smallest."""
     from matplotlib.ticker import FuncFormatter, LogLocator
 
-    axis.set_major_locator(LogLocator(base=10, subs=(1.0, 2.0, 5.0), numticks=20))
+    between = (1.0, 2.0, 5.0) if span > 8 else (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 7.0)
+    axis.set_major_locator(LogLocator(base=10, subs=between, numticks=20))
     axis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:g}"))
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
 from nearpeak.records.plan import SCHEMA, Plan, Variation
-from nearpeak.report.charts import chart, fits
+from nearpeak.report.charts import chart
 from nearpeak.report.document import document, escaped, paragraph, table
 from nearpeak.report.plan_charts import Curve, memory_bars, speed_curves
 from nearpeak.report.plan_lines import sections
@@ -85,8 +85,7 @@ def _bars(plan: Plan) -> Iterator[str]:
 
 def _curves(plan: Plan, curves: Mapping[str, Sequence[Curve]]) -> Iterator[str]:
     for axis, every in curves.items():
-        drawn = [c for c in every if sum(e is not None and fits(e.value) for _, e in c.points) > 1]
-        if not drawn:
+        if not any(c.drawn for c in every):
             continue
         name = _axis(axis, plan)
         asked = plan.workload.get("context" if axis == "context" else "batch")
@@ -96,7 +95,7 @@ def _curves(plan: Plan, curves: Mapping[str, Sequence[Curve]]) -> Iterator[str]:
             f"{word.capitalize()} of all cards together against {name}; bands are 80 % intervals, the "
             "dotted line is what was asked. A line ends where it no longer fits, or with the model's own context."
         )
-        draw = partial(speed_curves, curves=drawn, axis=name, what=item(plan), asked=value)
+        draw = partial(speed_curves, curves=every, axis=name, what=item(plan), asked=value)
         yield chart(draw, (9.6, 4.2), caption, f"c{axis}")
 
 

@@ -30,7 +30,8 @@ from nearpeak.records.plan import Candidate, Estimate, Layout, Memory, Step, Ter
 from nearpeak.records.spec import Spec
 from nearpeak.records.workload import Workload
 
-TRIED = 6  # layouts that fit and are timed; the lists come with the plainest first
+TRIED = 6  # layouts of a training step that fit and are timed; the list comes with the plainest first
+NEWEST = {"llama.cpp": "2026"}  # the version whose rows stand for an engine's of today, where rows tell versions
 LINKS = ("all-reduce", "all-to-all", "sends", "gradients and weights")
 MEMORY_TERMS = ("weights", "cache", "elements", "update", "unpacking")
 FLOP_TERMS = ("products", "scores", "experts", "prompts")
@@ -118,7 +119,7 @@ def candidate(task: Task, card: Card, spec: Spec | None, count: int) -> Candidat
         if not card.matmul:
             return _without_speed(task, card, count, layout, memory)
         fitting.append(_time(task, replace(setup, layout=layout), place, memory))
-        if len(fitting) >= TRIED:
+        if task.training and len(fitting) >= TRIED:
             break
     if fitting:
         return _told(task, card, spec, count, max(fitting, key=lambda c: _goal(task, c)))
@@ -161,7 +162,7 @@ def _setup(task: Task, card: Card, layout: Layout, place: int) -> Setup:
     else:
         bits = bits_of(work.weights, task.spec, task.engine)
     looked_up = 16.0 if work.training else min(bits.dense, bits.experts)
-    where = Where(task.engine, "", looked_up, card.group, card.name, card.link_kind)
+    where = Where(task.engine, NEWEST.get(task.engine, ""), looked_up, card.group, card.name, card.link_kind)
     compute = compute_of("bf16" if work.training else work.weights, card.matmul) if card.matmul else "bf16"
     cache = 1.0 if work.cache == "fp8" else 2.0
     chunk = 512 if task.engine == "llama.cpp" else None

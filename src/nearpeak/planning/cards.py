@@ -22,18 +22,12 @@ OTHER_CLOCK = 1.8  # GHz; only the product with the fitted time a layer matters,
 # The catalogue has the card-to-card link with both directions added; collectives use one direction at a time.
 PCIE_BYTES = {"Gen3 x16": 16e9, "Gen4 x16": 32e9, "Gen4 x8": 16e9, "Gen4 x4": 8e9, "Gen5 x16": 64e9, "Gen5 x8": 32e9}
 
-# Share of the sheet that the best matrix product, and reading memory, reach on the cards that the rows are from: MAMF
-# (stas00/ml-engineering) bf16 A100 0.81 to 0.87, H100 0.80; fp8 H100 0.71, H200 0.73; reads 0.88 to 0.93.
-TYPICAL = {
-    "bf16": 0.80,
-    "fp16": 0.80,
-    "tf32": 0.80,
-    "fp32": 0.85,
-    "fp8": 0.72,
-    "int8": 0.72,
-    "fp4": 0.70,
-    "memory": 0.90,
-}
+# Share of the sheet that ceilings reach on cards like those that the rows are from. Bursts: MAMF (ml-engineering)
+# bf16 A100 0.81 to 0.87, H100 0.80; fp8 H100 0.71, H200 0.73. Sustained, under the power cap, and memory: the H200 of
+# benchmarks/results/measure-h200 (bf16 690 of 989, fp8 1,305 of 1,979 TFLOP/s; 4.60 of 4.80 TB/s).
+BURST = {"bf16": 0.80, "fp16": 0.80, "tf32": 0.80, "fp32": 0.77, "fp8": 0.73, "int8": 0.52, "fp4": 0.70}
+SUSTAINED = {"bf16": 0.70, "fp16": 0.67, "tf32": 0.71, "fp32": 0.76, "fp8": 0.66, "int8": 0.46, "fp4": 0.60}
+READ = 0.95
 
 
 @dataclass(frozen=True)
@@ -162,14 +156,16 @@ def _network(spec: Spec) -> float:
     return 25e9 if spec.architecture in ("sm_80", "gfx90a") else 12.5e9
 
 
-def with_rates(card: Card, rates: Rates) -> Card:
+def with_rates(card: Card, rates: Rates, sustained: bool) -> Card:
     """The card with what was measured of it in place of its sheet.
 
-    Efficiencies are fitted as shares of the sheet, of which ceilings reach a usual share themselves (TYPICAL). A card
-    that measures that share is taken at its sheet; one that measures less, or more, is slower or faster in proportion.
+    Efficiencies are fitted as shares of the sheet, of which ceilings reach a usual share themselves (BURST, SUSTAINED,
+    READ). A card that measures that share is taken at its sheet; one that measures less, or more, is slower or faster
+    in proportion.
     """
+    usual = SUSTAINED if sustained else BURST
     matmul = {
-        precision: rates.matmul[precision] / TYPICAL.get(precision, 0.8) if precision in rates.matmul else value
+        precision: rates.matmul[precision] / usual.get(precision, 0.75) if precision in rates.matmul else value
         for precision, value in card.matmul.items()
     }
-    return replace(card, matmul=matmul, memory=rates.memory / TYPICAL["memory"], source=rates.source, measured=True)
+    return replace(card, matmul=matmul, memory=rates.memory / READ, source=rates.source, measured=True)

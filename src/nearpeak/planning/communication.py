@@ -76,7 +76,7 @@ def imbalance(stage_seconds: list[float]) -> float:
 
 def stages(layers: int, count: int, layer_seconds: float, first: float, last: float) -> list[float]:
     """Seconds of each of `count` stages: blocks dealt out as evenly as whole ones can be, the larger shares in the
-    middle, the embedding with the first stage and the head with the last."""
+    middle, `first` (the embedding) with the first stage and `last` (the head) with the last."""
     least, more = divmod(layers, count)
     sizes = [least] * count
     order = sorted(range(count), key=lambda stage: (stage in (0, count - 1), stage == count - 1))

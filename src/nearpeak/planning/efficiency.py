@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, lru_cache
 from importlib import resources
 from typing import Any
 
@@ -71,11 +71,11 @@ class Constant:
 _BY_CARD = {"engine": 0.3, "engine precision": 0.2, "engine class": 0.2, "engine precision card": 0.15}
 CONSTANTS: dict[str, Constant] = {
     # share of memory bandwidth at which one sequence's decode streams weights
-    "decode bandwidth": Constant(0.80, 0.15, {"engine": 0.1, "engine precision": 0.1, "engine class": 0.1,
-                                              "engine version": 0.05, "engine precision card": 0.1}),
+    "decode bandwidth": Constant(0.82, 0.1, {"engine": 0.08, "engine precision": 0.06, "engine class": 0.06,
+                                             "engine version": 0.04, "engine precision card": 0.05}),
     # bytes of weights that a multiprocessor takes in a clock: what unpacking and issuing allow
-    "decode bytes a clock": Constant(30.0, 0.5, {"engine": 0.8, "engine precision": 0.5, "engine version": 0.15,
-                                                "engine precision card": 0.06}),
+    "decode bytes a clock": Constant(8.0, 0.5, {"precision": 0.5, "engine": 0.8, "engine precision": 0.5,
+                                                "engine version": 0.1, "engine precision card": 0.08}),
     # share of bandwidth at which the cache is read
     "cache bandwidth": Constant(0.5, 0.5, {"engine": 0.3, "engine class": 0.3, "engine card": 0.2}),
     # microseconds a layer beside the weights, at 1 GHz; more for a block of experts, and for linear attention
@@ -103,12 +103,15 @@ CONSTANTS: dict[str, Constant] = {
     "train network": Constant(0.7, 0.4, {"engine": 0.3}),
     "train exposed": Constant(0.3, 0.5, {"engine": 0.3}),
     "train expert": Constant(0.4, 0.4, {"engine": 0.3, "engine class": 0.2, "engine card": 0.15}),
-    # encoders (images): share of dense peak, forward and in training
+    # encoders (images): times that activations are moved beside what their ops pass on (norms, activation functions);
+    # share of dense peak, forward and in training
+    "encode bytes": Constant(2.0, 0.5, {"engine": 0.2, "class": 0.2}),
     "encode flop": Constant(0.45, 0.3, {"class": 0.2, "engine": 0.2, "engine card": 0.2}),
 }  # fmt: skip
 
 
-def keys(name: str, where: Where) -> list[tuple[str, float]]:
+@lru_cache(maxsize=65536)
+def keys(name: str, where: Where) -> tuple[tuple[str, float], ...]:
     """The keys of a constant's terms with their priors' deviations, the widest level first."""
     constant = CONSTANTS[name]
     found = [(name, constant.loose)]
@@ -116,7 +119,7 @@ def keys(name: str, where: Where) -> list[tuple[str, float]]:
         values = [getattr(where, field_) for field_ in LEVELS[level]]
         if all(values):
             found.append((f"{name} | {level} | {' | '.join(values)}", deviation))
-    return found
+    return tuple(found)
 
 
 @dataclass
@@ -125,13 +128,15 @@ class Efficiency:
 
     terms    key: log of its factor
     spread   kind and level ("decode: engine and card seen"): standard deviation of log(measured ÷ predicted)
-    touched  the keys looked up since it was last cleared; only the fit reads it
+    touched  the keys looked up since it was last cleared, each with its constant and deviation; only the fit reads it
+    moved    a constant's name: added to its log; the fit takes derivatives by it
     """
 
     terms: dict[str, float] = field(default_factory=dict)
     spread: dict[str, float] = field(default_factory=dict)
     about: dict[str, Any] = field(default_factory=dict)
-    touched: dict[str, float] | None = None
+    touched: dict[str, tuple[str, float]] | None = None
+    moved: dict[str, float] = field(default_factory=dict)
     _known: dict[tuple[str, Where], float] = field(default_factory=dict)
 
     def value(self, name: str, where: Where) -> float:
@@ -139,10 +144,10 @@ class Efficiency:
             known = self._known.get((name, where))
             if known is not None:
                 return known
-        total = math.log(CONSTANTS[name].prior)
+        total = math.log(CONSTANTS[name].prior) + self.moved.get(name, 0.0)
         for key, deviation in keys(name, where):
             if self.touched is not None:
-                self.touched[key] = deviation
+                self.touched[key] = name, deviation
             total += self.terms.get(key, 0.0)
         result = math.exp(total)
         if self.touched is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from nearpeak.limits.ops import ops_of
 from nearpeak.limits.pairs import pairs
 from nearpeak.limits.weights import is_head
 from nearpeak.records.model_spec import (
@@ -17,6 +18,7 @@ from nearpeak.records.model_spec import (
     Recurrent,
     Table,
 )
+from nearpeak.records.workload import Workload
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,7 @@ class ModelFacts:
     state          numbers of fixed state a sequence (linear attention, convolution); state_flop a position
     bits           mean bits a weight as stored
     item_flop      forward FLOPs of one image or clip, in parts whose stream has a fixed number of positions
+    item_numbers   activations that its ops take in and give out, if each runs by itself
     """
 
     dense: int
@@ -77,6 +80,7 @@ class ModelFacts:
     state_flop: float
     bits: float
     item_flop: float
+    item_numbers: float
 
     @property
     def active(self) -> int:
@@ -152,7 +156,13 @@ def facts_of(spec: ModelSpec) -> ModelFacts:
     return ModelFacts(
         dense, head, experts, chosen, expert_layers, expert_count, mixers, table, spec.parameters, spec.layers, width,
         heads, kv_heads, hidden, vocab, tuple(scores), state, state_flop, bits, item_flop,
+        _item_numbers(spec) if item_flop else 0.0,
     )  # fmt: skip
+
+
+def _item_numbers(spec: ModelSpec) -> float:
+    ops = ops_of(spec, Workload("encode", 1, 1, 0, "bf16", "bf16", "bf16"))
+    return sum(op.count * op.passed for op in ops) / 2.0
 
 
 def _item_flop(part: Part, positions: int) -> float:

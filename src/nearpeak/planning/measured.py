@@ -30,6 +30,7 @@ class Row:
     parameters  as the source counts them
     gpu         as the source calls it; card: the catalogue's, "" where there is none; group: its class
     cards       how many, 0 if not told
+    recipe      of a row of memory: what was kept, "name=value …"
     batch       sequences at once by all cards (throughput "max load": 0); length: prompt or training sequence
     answer      tokens written; depth: mean positions in the cache while decoding
     bits_file   bytes of the model's file where the source tells them, else 0
@@ -60,6 +61,7 @@ class Row:
     file_bytes: int
     flags: tuple[str, ...]
     left_out: str
+    recipe: str
     source: str
     note: str
     dtype: str
@@ -95,7 +97,7 @@ def _row(number: int, f: dict[str, str]) -> Row:
         _groups().get(f["card"], ""), cards, f["precision"], f["engine"], f["version"],
         float(f["value"]), f["unit"], batch, _int(f["input_len"]), _int(f["output_len"]), _int(f["depth"]), layout,
         _int(f["chunks"]) or 1, f["method"], f["recompute"], _int(f["file_bytes"]), tuple(f["flags"].split()),
-        f["left_out"], f["source"], f["note"], f["dtype_or_quant"],
+        f["left_out"], f["recipe"], f["source"], f["note"], f["dtype_or_quant"],
     )  # fmt: skip
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from nearpeak.hardware.catalogue import find_by_name, load_catalogue
+from nearpeak.hardware.catalogue import find_by_name, find_spec, load_catalogue
 from nearpeak.limits.rates import rates_of_profile
 from nearpeak.planning import cost
 from nearpeak.planning.advice import advice
@@ -91,7 +91,7 @@ def _cards(question: Question) -> list[tuple[Card, Spec | None]]:
         if card is not None and "(announced)" not in card.name:
             found.append((_measured(card, question.profile, question.training_task), spec))
     if not specs and question.profile:
-        names = {device.spec.name for device in question.profile.devices if device.spec}
+        names = {known.name for d in question.profile.devices if (known := find_spec(d.device) or d.spec)}
         for name in sorted(names):
             spec = find_by_name(name)
             card = card_of(spec)
@@ -108,8 +108,9 @@ def _cards(question: Question) -> list[tuple[Card, Spec | None]]:
 def _measured(card: Card, profile: MachineProfile | None, sustained: bool) -> Card:
     """Work of minutes is held against what lasts, answers of seconds against bursts."""
     for device in profile.devices if profile else ():
-        if device.spec and device.spec.name == card.name:
-            return with_rates(card, rates_of_profile(device, sustained))
+        spec = find_spec(device.device) or device.spec
+        if spec and spec.name == card.name:
+            return with_rates(card, rates_of_profile(device, sustained), sustained)
     return card
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from nearpeak.planning.cards import Card
-from nearpeak.planning.communication import all_gather, all_to_all, bubble, bus, send
+from nearpeak.planning.communication import all_gather, all_to_all, bubble, bus, imbalance, send, stages
 from nearpeak.planning.efficiency import Efficiency, Where
 from nearpeak.planning.facts import ModelFacts
 from nearpeak.planning.precisions import Bits
@@ -51,9 +51,9 @@ def decode_terms(setup: Setup, batch: float, context: float, eff: Efficiency) ->
     tensor = layout.tensor
     local = max(1.0, batch / layout.data / layout.pipeline)
     bandwidth = eff.value("decode bandwidth", where) * card.memory
-    if card.unit_clock:  # both ways of being slow at once: neither hides the other fully near their crossing
+    if card.unit_clock:  # the slower of the two, rounded where they cross: neither hides the other fully there
         unpack = eff.value("decode bytes a clock", where) * card.unit_clock
-        bandwidth = (bandwidth**-4 + unpack**-4) ** -0.25
+        bandwidth = (bandwidth**-8 + unpack**-8) ** -0.125
     spread = max(tensor, layout.expert)
     weights = weight_bytes(setup, local * (layout.expert / tensor if layout.expert > tensor else 1), spread) / bandwidth
     flop = 2.0 * facts.active * local / tensor
@@ -68,7 +68,16 @@ def decode_terms(setup: Setup, batch: float, context: float, eff: Efficiency) ->
     if local > 1:
         terms["batch"] = local * 1e-6 * eff.value("batch time", where)
     terms.update(exchange(setup, local, eff))
+    if layout.pipeline > 1 and batch / layout.data >= layout.pipeline:  # full: the slowest stage sets the pace
+        terms["bubble"] = sum(terms.values()) * (uneven(facts, layout.pipeline) - 1)
     return terms
+
+
+def uneven(facts: ModelFacts, pipeline: int) -> float:
+    """How much slower the slowest stage is than even ones would be: blocks come whole, and the last stage has the
+    head beside its own."""
+    block = (facts.dense + facts.chosen) / max(1, facts.layers)
+    return imbalance(stages(facts.layers, pipeline, 1.0, 0.0, facts.head / block))
 
 
 def weight_bytes(setup: Setup, tokens: float, spread: int) -> float:
@@ -216,7 +225,8 @@ def train_terms(setup: Setup, train: TrainSetup, eff: Efficiency) -> Terms:
         terms["gradients and weights"] = max(exposed * min(share, 1.0), exposed - hidden)
     if layout.pipeline > 1:
         through = sum(terms.values()) - terms["update"] - terms.get("gradients and weights", 0.0)
-        terms["bubble"] = through * bubble(layout.pipeline, layout.micro_batches, train.chunks)
+        slow = uneven(facts, layout.pipeline) - 1
+        terms["bubble"] = through * (bubble(layout.pipeline, layout.micro_batches, train.chunks) + slow)
     return terms
 
 
@@ -248,11 +258,14 @@ def data_parallel_seconds(setup: Setup, train: TrainSetup, eff: Efficiency) -> f
 
 def encode_seconds(setup: Setup, items: float, positions: float, training: bool, eff: Efficiency) -> Terms:
     """Seconds of a pass over `items` images, clips, or texts of `positions`; of training: three passes."""
-    facts, where = setup.facts, setup.where
+    facts, where, card = setup.facts, setup.where, setup.card
     flop = facts.item_flop + 2.0 * (facts.dense + facts.head) * positions + facts.score_flop(positions, 0)
-    local = items / setup.layout.data
-    passes = 3.0 if training else 1.0
-    return {"products": passes * local * flop / (eff.value("encode flop", where) * half_peak(setup))}
+    work = (3.0 if training else 1.0) * items / setup.layout.data
+    moved = 2.0 * facts.item_numbers * eff.value("encode bytes", where)
+    return {
+        "products": work * flop / (eff.value("encode flop", where) * half_peak(setup)),
+        "elements": work * moved / (0.85 * card.memory),
+    }
 
 
 def load_terms(setup: Setup, batch: float, prompt: float, answer: float, eff: Efficiency) -> Terms:

@@ -1,0 +1,215 @@
+"""`plan` as a function: what it answers to whom, how fast, and what it refuses."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+from dataclasses import asdict
+from typing import Any
+
+import pytest
+
+from nearpeak.models.read import read_model
+from nearpeak.planning.measured import Claim, load_measured, nearest_row
+from nearpeak.planning.plan import Question, plan
+from nearpeak.records.errors import UserError
+from nearpeak.records.plan import Candidate, Estimate
+from profiles import cpu_only, h200
+
+LLAMA = read_model("llama-3.1-8b")
+
+
+def speed(c: Candidate) -> Estimate:
+    found = c.train_tokens_per_s or c.decode_tokens_per_s or c.prefill_tokens_per_s
+    assert found is not None
+    return found
+
+
+def numbers(value: Any) -> list[float]:
+    if isinstance(value, dict):
+        return [n for v in value.values() for n in numbers(v)]
+    if isinstance(value, list | tuple):
+        return [n for v in value for n in numbers(v)]
+    return [value] if isinstance(value, int | float) and not isinstance(value, bool) else []
+
+
+@pytest.mark.parametrize("name", ["gpt-3-175b", "deepseek-v3", "whisper-tiny", "cnn-28x28", "vit-base-16", "bert-base"])
+def test_every_kind_of_model_over_all_cards(name: str) -> None:
+    answer = plan(Question(read_model(name), any=True))
+    assert len(answer.candidates) > 300
+    assert len({(c.gpu, c.count) for c in answer.candidates}) == len(answer.candidates)
+    for c in answer.candidates:
+        assert all(math.isfinite(n) for n in numbers(asdict(c)))
+        assert c.fits == (c.memory.total <= c.memory.capacity)
+        for field in ("prefill_tokens_per_s", "decode_tokens_per_s", "train_tokens_per_s", "joules_per_token",
+                      "cost_per_million_tokens", "nearest_measured"):  # fmt: skip
+            value = getattr(c, field)
+            assert value is not None or c.missing.get(field), f"{c.gpu}: {field} is absent without a reason"
+            if isinstance(value, Estimate):
+                assert 0 < value.low < value.value < value.high
+    assert answer.candidates[0].nearest_measured
+
+
+def test_what_is_ranked_first_is_fastest_and_fits() -> None:
+    fitting = plan(Question(LLAMA, any=True)).candidates
+    first = next(i for i, c in enumerate(fitting) if not c.fits)
+    assert all(c.fits for c in fitting[:first])
+    speeds = [speed(c).value for c in fitting[:first] if c.decode_tokens_per_s]
+    assert speeds == sorted(speeds, reverse=True)
+
+
+def test_a_step_is_the_sum_of_its_terms() -> None:
+    for task in ("infer", "train", "lora", "qlora"):
+        c = plan(Question(LLAMA, task, gpu="H100 SXM5 80 GB", count=8, batch=64)).candidates[0]
+        assert c.fits
+        for step in c.steps:
+            named = {"prefill": c.prefill_tokens_per_s, "decode": c.decode_tokens_per_s, "train": c.train_tokens_per_s}
+            estimate = named[step.phase]
+            assert estimate is not None
+            assert step.tokens / step.seconds == pytest.approx(estimate.value)
+            if step.limit:
+                assert step.limit.seconds < step.seconds
+
+
+def test_a_model_that_fits_nowhere_says_by_how_much() -> None:
+    answer = plan(Question(read_model("deepseek-v3"), gpu="GeForce RTX 4060"))
+    assert not any(c.fits for c in answer.candidates)
+    assert answer.advice.startswith("deepseek-v3: inference fits none of these: ")
+    assert "GiB" in answer.advice
+    least = answer.candidates[0]
+    lack = (least.memory.total - least.memory.capacity) / 2**30
+    assert f"{lack:.1f} GiB" in answer.advice
+    assert least.bound_by == "memory capacity"
+    assert least.missing["decode_tokens_per_s"] == "it does not fit"
+
+
+def test_the_advice_is_found_by_looking() -> None:
+    # 32.8e9 parameters: in nf4 with 16-bit head about 18 GB, more than one 24 GB card leaves beside activations of
+    # 4,096 positions; 18 bytes a parameter, 590 GB, for a full fine-tune.
+    qwen = read_model("qwen2.5-32b")
+    two = plan(Question(qwen, "qlora", gpu="GeForce RTX 3090"))
+    assert "QLoRA fits 2 × GeForce RTX 3090" in two.advice
+    assert [c.count for c in two.candidates if not c.fits] == [1]
+    full = plan(Question(qwen, "train", any=True))
+    fitting = [c for c in full.candidates if c.fits]
+    smallest = min(fitting, key=lambda c: c.count * c.memory.capacity)
+    assert smallest.count * smallest.memory.capacity > 590e9
+    assert smallest.gpu in full.advice
+    assert not any(c.fits for c in full.candidates if c.count * c.memory.capacity < 590e9)
+
+
+def test_a_target_takes_the_cheapest_that_reaches_it() -> None:
+    answer = plan(Question(read_model("llama-3.1-70b"), any=True, precision="q4_k_m", target_tps=15))
+    first = answer.candidates[0]
+    assert first.fits
+    assert speed(first).value >= 15
+    priced = [c for c in answer.candidates if c.fits and c.decode_tokens_per_s and c.cost_per_million_tokens]
+    hourly = [(c.cost_per_million_tokens or 0.0) * speed(c).value for c in priced if speed(c).value >= 15]
+    assert (first.cost_per_million_tokens or 0.0) * speed(first).value == pytest.approx(min(hourly))
+    none = plan(Question(LLAMA, gpu="GeForce RTX 3060 12 GB", precision="q4_k_m", target_tps=1e6))
+    assert "on none of these" in none.advice
+
+
+def test_a_price_leaves_dearer_cards_out() -> None:
+    answer = plan(Question(LLAMA, any=True, max_price=1000, precision="q4_k_m"))
+    names = {c.gpu for c in answer.candidates}
+    assert "GeForce RTX 3090" in names
+    assert "H100 SXM5 80 GB" not in names
+    assert not [c for c in answer.candidates if c.gpu == "GeForce RTX 3090" and c.count > 1]
+    assert plan(Question(LLAMA, gpu="GeForce RTX 3090", max_price=1)).advice.endswith(
+        "no cards are left within the price."
+    )
+
+
+def test_cost_follows_price_and_power() -> None:
+    # rented: 2 dollars an hour ÷ (tokens/s · 3600) a token
+    c = plan(Question(LLAMA, gpu="H100 SXM5 80 GB", count=1, price_per_hour=2.0)).candidates[0]
+    assert c.cost_per_million_tokens == pytest.approx(2.0 / 3600 / speed(c).value * 1e6)
+    free = plan(Question(LLAMA, gpu="GeForce RTX 3090", count=1, electricity=0.0, price_per_card=700.0)).candidates[0]
+    paid = plan(Question(LLAMA, gpu="GeForce RTX 3090", count=1, electricity=0.5, price_per_card=700.0)).candidates[0]
+    assert free.cost_per_million_tokens == pytest.approx(700 / (3 * 8766) / 3600 / speed(free).value * 1e6)
+    assert paid.joules_per_token is not None
+    more = 0.5 / 3.6e6 * paid.joules_per_token * 1e6
+    assert paid.cost_per_million_tokens - free.cost_per_million_tokens == pytest.approx(more, rel=0.01)  # type: ignore
+
+
+def test_energy_against_the_wall() -> None:
+    # geerlingguy: DeepSeek-R1-14B on a 4090: 92.5 tokens/s at 464 W of the whole machine, 5.0 J a token: the card alone
+    # takes less, and most of it
+    c = plan(Question(read_model("qwen2.5-14b"), gpu="RTX 4090", count=1, precision="q4_k_m", context=512)).candidates[
+        0
+    ]
+    assert 2.5 < (c.joules_per_token or 0) < 5.0
+    # ML.ENERGY: 8B at batch 64 on an H100, 0.12 (vLLM 0.11) to 0.20 J (0.5)
+    many = plan(Question(LLAMA, gpu="H100 SXM5 80 GB", count=1, users=64, context=1024)).candidates[0]
+    assert 0.06 < (many.joules_per_token or 0) < 0.30
+
+
+def test_a_measured_profile_comes_first() -> None:
+    sheet = plan(Question(LLAMA, gpu="H200 SXM 141 GB", count=1)).candidates[0]
+    here = plan(Question(LLAMA, gpu="H200 SXM 141 GB", count=1, profile=h200())).candidates[0]
+    assert "measured here" in here.rates
+    assert "sheet" in sheet.rates
+    assert speed(here).value != speed(sheet).value
+
+
+def test_the_cpu_is_a_candidate_where_it_was_measured() -> None:
+    answer = plan(Question(read_model("llama-3.2-1b"), any=True, profile=cpu_only(), precision="q4_k_m"))
+    names = {d.name for d in cpu_only().devices}
+    assert names & {c.gpu for c in answer.candidates}
+
+
+def test_under_a_second_without_torch_or_numpy() -> None:
+    code = (
+        "import sys, time; from nearpeak.models.read import read_model; from nearpeak.planning.plan import *;"
+        "start = time.perf_counter();"
+        "plan(Question(read_model('qwen2.5-32b'), 'train', any=True));"
+        "plan(Question(read_model('deepseek-v3'), any=True));"
+        "print(time.perf_counter() - start); print('torch' in sys.modules, 'numpy' in sys.modules)"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert out[1:] == ["False", "False"]
+    assert float(out[0]) < 2.0  # two plans, with slack for a busy machine
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        ({}, "which cards"),
+        ({"gpu": "RTX 3090", "any": True}, "give one of the two"),
+        ({"gpu": "RTX 3090", "precision": "int3"}, "int3"),
+        ({"gpu": "RTX 3090", "count": 0}, "count is 0"),
+        ({"gpu": "RTX 3090", "target_tps": math.nan}, "target_tps"),
+        ({"gpu": "no such card"}, "no card named"),
+        ({"gpu": "RTX 3090", "batch": 2, "users": 3}, "both say how many"),
+    ],
+)
+def test_refusals_name_what_is_wrong(asked: dict[str, Any], words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        plan(Question(LLAMA, **asked))
+
+
+def test_the_nearest_row_is_the_row_itself() -> None:
+    decode = [r for r in load_measured() if r.kind == "decode" and r.batch == 1]
+    rows = [r for r in decode if not r.left_out and r.cards]
+    for row in rows[::7]:
+        claim = Claim("decode", row.spec, row.parameters, row.card, row.group, row.cards, row.precision, row.engine, 1.0,
+                      row.length)  # fmt: skip
+        found = nearest_row(claim)
+        assert found is not None
+        alike = row.spec, row.card, row.cards, row.precision
+        same = [r for r in rows if (r.spec, r.card, r.cards, r.precision) == alike]
+        assert found.text in {r.text for r in same}
+        assert found.source in {r.source for r in same}
+
+
+def test_rows_have_what_they_need() -> None:
+    rows = load_measured()
+    assert len(rows) == 467
+    for row in rows:
+        assert row.value > 0
+        assert row.source
+        lay = row.layout
+        if row.cards and not row.left_out and row.kind != "memory":
+            assert lay.data * lay.tensor * lay.pipeline * lay.context == row.cards, row.text

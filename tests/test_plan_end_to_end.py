@@ -15,12 +15,14 @@ import pytest
 from test_measure_page import Page
 
 ROOT = Path(__file__).resolve().parent.parent
+# A machine profile that is kept here must not change what is tested.
+ALONE = {**os.environ, "XDG_DATA_HOME": "/nowhere", "XDG_CONFIG_HOME": "/nowhere"}
 SPEEDS = ("prefill_tokens_per_s", "decode_tokens_per_s", "train_tokens_per_s")
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "nearpeak", "plan", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=ALONE)
 
 
 def planned(*arguments: str) -> dict[str, Any]:
@@ -187,7 +189,7 @@ def test_one_second_without_torch_or_numpy() -> None:
         "cli(['plan', 'llama-3.1-8b', '--any'], standalone_mode=False)\n"
         "print('HEAVY', sorted({'torch', 'numpy', 'matplotlib', 'triton', 'pydantic'} & set(sys.modules)))\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, env=ALONE)
     assert done.stdout.strip().endswith("HEAVY []"), done.stderr
 
     def seconds() -> float:

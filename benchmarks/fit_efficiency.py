@@ -11,6 +11,7 @@ plan does not use. Residuals far out weigh less (Huber's loss): a row that was m
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import math
 import sys
@@ -151,14 +152,15 @@ def held_out(rows: list[Row], full: Efficiency) -> dict[int, tuple[float, str]]:
 # A normal's quantile that 80 % of errors lie within, and the spread that stands where fewer rows than MANY were seen
 Z80 = 1.2816
 MANY = 8
+LEVELS = ("card", "class", "engine", "none")
 USUAL = {"card": 0.12, "class": 0.20, "engine": 0.35, "none": 0.5}
 
 
 def spread_of(errors: dict[int, tuple[float, str]], rows: list[Row]) -> dict[str, float]:
     """Key "kind: level": half the width, in log, that 80 % of held-out errors lie within.
 
-    Few errors are drawn towards the usual width of their level as if MANY more had shown it; a wider level is never
-    narrower than a nearer one.
+    Few errors are drawn towards the usual width of their level as if MANY more had shown it. A wider level is never
+    narrower than a nearer one; and one that no row has tried not below 0.7 of the next wider one.
     """
     by: dict[tuple[str, str], list[float]] = defaultdict(list)
     for row in rows:
@@ -167,14 +169,17 @@ def spread_of(errors: dict[int, tuple[float, str]], rows: list[Row]) -> dict[str
             by[kind_of(row), level].append(abs(error))
     spread: dict[str, float] = {}
     for kind in sorted({kind for kind, _ in by}):
-        widest = 0.0
-        for level in ("card", "class", "engine", "none"):
+        widths: dict[str, float] = {}
+        for level in LEVELS:
             seen = sorted(by.get((kind, level), []))
             at = seen[min(len(seen) - 1, math.ceil(0.8 * (len(seen) + 1)) - 1)] if seen else 0.0
             usual = Z80 * USUAL[level] * (1.5 if kind in ("throughput", "waiting", "prefill", "loaded") else 1.0)
             width = (at * len(seen) + usual * MANY) / (len(seen) + MANY)
-            widest = max(widest, width)
-            spread[f"{kind}: {level}"] = round(widest, 4)
+            widths[level] = max(width, *widths.values()) if widths else width
+        for level, wider in reversed(list(itertools.pairwise(LEVELS))):
+            if (kind, level) not in by:
+                widths[level] = max(widths[level], 0.7 * widths[wider])
+        spread.update({f"{kind}: {level}": round(width, 4) for level, width in widths.items()})
     return spread
 
 

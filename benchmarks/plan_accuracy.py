@@ -88,10 +88,15 @@ def summary(records: list[dict[str, Any]]) -> dict[str, Any]:
     found["error_80"] = round(errors[min(len(errors) - 1, math.ceil(0.8 * len(errors)) - 1)], 4)
     inside = [r["inside"] for r in records if "inside" in r]
     if inside:
-        share = sum(inside) / len(inside)
-        found["coverage"] = round(share, 3)
-        found["coverage_error"] = round(math.sqrt(share * (1 - share) / len(inside)), 3)
+        found["coverage"] = round(sum(inside) / len(inside), 3)
+        found["coverage_error"] = round(binomial_error(sum(inside), len(inside)), 3)
     return found
+
+
+def binomial_error(hits: int, tries: int) -> float:
+    """Standard error of a share; one hit and one miss are added, so that 1 of 1 is not certain (Agresti and Coull)."""
+    share = (hits + 1) / (tries + 2)
+    return math.sqrt(share * (1 - share) / tries)
 
 
 def signed(records: list[dict[str, Any]]) -> dict[str, Any]:
@@ -130,7 +135,7 @@ for job in json.load(sys.stdin):
                 out["answer"] = [said["mid"], said["low"], said["high"]]
             else:
                 estimate = got["estimate"]
-                out["answer"] = [estimate["total"] - (estimate["overhead"] if job["scope"] == "tensors" else 0)]
+                out["answer"] = [estimate["total"]]
     except Exception as error:
         out["reason"] = f"{type(error).__name__}: {str(error)[:120]}"
     answers.append(out)
@@ -170,7 +175,8 @@ def jobs() -> list[dict[str, Any]]:
             layers = sum(s.count for s in facts.scores)
             shape = (row.spec, facts.layers, layers, facts.width, spec.parameters, facts.active, "gqa",
                      attention.head_dim, attention.heads, attention.kv_heads)  # fmt: skip
-            if attention.latent is None:
+            layers_split = packed and row.cards > 1  # it knows no other way than tensor parallelism
+            if attention.latent is None and not layers_split:
                 found.append({"tool": "ridgepoint", "line": row.number, "shape": [*shape, 0, 0], "gpu": gpu,
                               "count": max(row.cards, 1), "engine": "llamacpp" if packed else "vllm", "dtype": dtype,
                               "context": depth})  # fmt: skip
@@ -184,16 +190,15 @@ def jobs() -> list[dict[str, Any]]:
         if row.kind == "memory" and row.cards == 1:
             words = row.dtype.lower()
             flags = ["--batch", str(max(1, int(row.batch))), "--seq", str(row.length), "--json"]
-            if row.method == "qlora" or "embeddings" in words or not row.length:
+            unknown = ("loss=chunked", "update=in-backward", "embeddings=trained")  # it has no word for these
+            if row.method == "qlora" or not row.length or any(word in row.recipe for word in unknown):
                 continue
             if row.method:
                 flags += ["--train", "--precision", "amp" if "master=yes" in row.recipe or "amp" in words else "pure"]
                 flags += ["--lora", "16"] if row.method == "lora" else []
                 flags += ["--grad-checkpoint"] if "recompute=full" in row.recipe else []
             flags += ["--attn", "eager"] if "eager" in words else []
-            scope = "process" if "scope=process" in row.recipe else "tensors"
-            job = {"tool": "vramcalc", "line": row.number, "config": config_of(row.spec), "flags": flags}
-            found.append({**job, "scope": scope})
+            found.append({"tool": "vramcalc", "line": row.number, "config": config_of(row.spec), "flags": flags})
     return found
 
 

@@ -194,8 +194,8 @@ def test_the_nearest_row_is_the_row_itself() -> None:
     decode = [r for r in load_measured() if r.kind == "decode" and r.batch == 1]
     rows = [r for r in decode if not r.left_out and r.cards]
     for row in rows[::7]:
-        claim = Claim("decode", row.spec, row.parameters, row.card, row.group, row.cards, row.precision, row.engine, 1.0,
-                      row.length)  # fmt: skip
+        place = row.card, row.group, row.cards
+        claim = Claim("decode", row.spec, row.parameters, *place, row.precision, row.engine, 1.0, row.length)
         found = nearest_row(claim)
         assert found is not None
         alike = row.spec, row.card, row.cards, row.precision

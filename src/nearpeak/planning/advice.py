@@ -13,6 +13,7 @@ WORDS = {"infer": "inference", "train": "a full fine-tune", "lora": "LoRA", "qlo
 def advice(question: Question, ranked: Sequence[Candidate]) -> str:
     """What the candidates say about the question. They are ranked, best first."""
     what = f"{question.spec.name}: {WORDS[question.task]}"
+    item = "images" if question.spec.task == "encode" and None not in question.spec.streams.values() else "tokens"
     fitting = [c for c in ranked if c.fits]
     if not ranked:
         return f"{what}: no cards are left within the price."
@@ -22,18 +23,20 @@ def advice(question: Question, ranked: Sequence[Candidate]) -> str:
         reached = [c for c in fitting if _value(c) >= question.target_tps]
         if not reached:
             best = max(fitting, key=_value)
-            return f"{what} reaches {question.target_tps:g} tokens/s on none of these; {_fast(best)} comes nearest."
+            return (
+                f"{what} reaches {question.target_tps:g} {item}/s on none of these; {_fast(best, item)} comes nearest."
+            )
         cheap = "the cheapest" if reached[0].cost_per_million_tokens is not None else "the fewest cards"
-        return f"{what} reaches {question.target_tps:g} tokens/s on {_fast(reached[0])}, {cheap} that do."
+        return f"{what} reaches {question.target_tps:g} {item}/s on {_fast(reached[0], item)}, {cheap} that do."
     fewest = min(fitting, key=lambda c: (c.count * c.memory.capacity, c.count))
     best = fitting[0]
     if question.gpu:
         tight = max((c for c in ranked if not c.fits and c.count < fewest.count), key=lambda c: c.count, default=None)
         more = f"; {tight.count} of them lack{'s' * (tight.count == 1)} {_lack(tight)}" if tight else ""
         more += " each" if tight and tight.count > 1 else ""
-        second = f"; {_fast(best)} is fastest" if best is not fewest else ""
-        return f"{what} fits {_fast(fewest)}{second}{more}."
-    return f"{what} fits {_fast(fewest)}, the smallest that does; {_fast(best)} is the fastest here."
+        second = f"; {_fast(best, item)} is fastest" if best is not fewest else ""
+        return f"{what} fits {_fast(fewest, item)}{second}{more}."
+    return f"{what} fits {_fast(fewest, item)}, the smallest that does; {_fast(best, item)} is the fastest here."
 
 
 def speed(c: Candidate) -> Estimate | None:
@@ -45,10 +48,18 @@ def _value(c: Candidate) -> float:
     return found.value if found else 0.0
 
 
-def _fast(c: Candidate) -> str:
+def _fast(c: Candidate, item: str) -> str:
     cards = c.gpu if c.count == 1 else f"{c.count} × {c.gpu}"
     s = speed(c)
-    return f"{cards} ({s.value:,.3g} tokens/s)" if s else cards
+    return f"{cards} ({digits(s.value)} {item}/s)" if s else cards
+
+
+def digits(value: float) -> str:
+    """Three figures, no exponent: 45.3, 1,410, 60,700."""
+    if value >= 1000:
+        step = 10 ** (len(str(int(value))) - 3)
+        return f"{round(value / step) * step:,}"
+    return f"{value:.3g}"
 
 
 def _lack(c: Candidate) -> str:

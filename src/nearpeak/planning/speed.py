@@ -17,6 +17,12 @@ from nearpeak.records.plan import Layout
 
 Terms = dict[str, float]  # name: seconds
 
+# Seconds that the host needs for a launch outside a graph (benchmarks/results/measure-h200), and launches of a block:
+# of an attention block its norms, maps, rotation, scores, sums and gate; of a convolution itself, its norm and
+# activation. No row is small enough to tell; it keeps small models from being promised what no host can launch.
+LAUNCH = 9.4e-6
+BLOCK_LAUNCHES, CONVOLUTION_LAUNCHES = 12, 3
+
 
 @dataclass(frozen=True)
 class Setup:
@@ -209,6 +215,8 @@ def train_terms(setup: Setup, train: TrainSetup, eff: Efficiency) -> Terms:
         )
     trained = facts.parameters if train.method == "full" else 0.005 * facts.parameters
     terms["update"] = train.optimizer_bytes * 1.5 * trained / model / layout.sharded / (0.8 * card.memory)
+    host = launching(facts) * (2 + backward + again) * layout.micro_batches / layout.pipeline
+    terms["launches"] = max(0.0, host - sum(terms.values()))
     if layout.tensor > 1:
         size = 2.0 * tokens / max(1, layout.micro_batches) * facts.width
         each = 2 * (layout.tensor - 1) / layout.tensor * size / bus(card, layout.tensor) + 15e-6
@@ -228,6 +236,11 @@ def train_terms(setup: Setup, train: TrainSetup, eff: Efficiency) -> Terms:
         slow = uneven(facts, layout.pipeline) - 1
         terms["bubble"] = through * (bubble(layout.pipeline, layout.micro_batches, train.chunks) + slow)
     return terms
+
+
+def launching(facts: ModelFacts) -> float:
+    """Seconds in which the host launches one forward pass, kernel by kernel; hidden where the card takes longer."""
+    return LAUNCH * facts.layers * (BLOCK_LAUNCHES if facts.heads else CONVOLUTION_LAUNCHES)
 
 
 def data_parallel_seconds(setup: Setup, train: TrainSetup, eff: Efficiency) -> float:
@@ -262,10 +275,13 @@ def encode_seconds(setup: Setup, items: float, positions: float, training: bool,
     flop = facts.item_flop + 2.0 * (facts.dense + facts.head) * positions + facts.score_flop(positions, 0)
     work = (3.0 if training else 1.0) * items / setup.layout.data
     moved = 2.0 * facts.item_numbers * eff.value("encode bytes", where)
-    return {
+    terms = {
         "products": work * flop / (eff.value("encode flop", where) * half_peak(setup)),
         "elements": work * moved / (0.85 * card.memory),
     }
+    host = launching(facts) * (4.0 if training else 1.0)  # of training: forward, twice backward, update
+    terms["launches"] = max(0.0, host - sum(terms.values()))
+    return terms
 
 
 def load_terms(setup: Setup, batch: float, prompt: float, answer: float, eff: Efficiency) -> Terms:

@@ -75,7 +75,8 @@ def kept_bytes(part: Part, how: Keeping, width: int, seen: float) -> float:
         return _inputs(part, how) + _hidden(part, how, part.hidden, part.gated)
     if isinstance(part, Experts):
         hidden = part.chosen * part.hidden + part.shared_hidden
-        routed = 2 * part.chosen * part.width * how.size / how.hidden_split  # gathered for experts, given back by them
+        copies = 3 if how.eager else 2  # gathered for experts, given back by them, and that times its weight
+        routed = copies * part.chosen * part.width * how.size / how.hidden_split
         routed += 4.0 * ROUTER_NUMBERS * part.experts
         return _inputs(part, how) + routed + _hidden(part, how, hidden, part.gated)
     if isinstance(part, Recurrent):

@@ -306,12 +306,22 @@ def test_a_pipelines_first_stage_has_many_micro_batches_in_flight():
     spec = read_model("llama-3.1-8b")
     training = Training(recompute="full", fused=True, loss="chunked")
     work = Workload("train", 64, 8192, training=training)
-    parts = memory_of(spec, work, Layout(pipeline=4, micro_batches=16))
+    parts = memory_of(spec, work, Layout(pipeline=4, micro_batch=4, micro_batches=16))
     assert parts["logits"] == 0  # the first stage is the fuller
     # in flight · sequences at once · blocks · positions · bytes of a block's input
     assert parts["activations"] == 4 * 4 * 8 * 8192 * 2 * 4096
     few = memory_of(spec, dataclasses.replace(work, batch=4), Layout(pipeline=4, micro_batches=1))
     assert few["logits"] == 14 * 1024 * 128_256  # with one micro-batch the last stage is
+
+
+def test_sequences_at_once_are_the_micro_batch():
+    """Of 8 sequences: all at once where a layout says nothing, else as many as its micro-batch."""
+    spec, work = read_model("llama-3.2-1b"), Workload("train", 8, 512, training=Training())
+    found = {
+        layout: memory_of(spec, work, layout)["logits"]
+        for layout in (Layout(), Layout(data=4), Layout(micro_batch=2, micro_batches=4), Layout(micro_batches=8))
+    }
+    assert [size // (14 * 512 * 128_256) for size in found.values()] == [8, 2, 2, 1]
 
 
 def test_context_parallelism_divides_positions():

@@ -50,8 +50,8 @@ def memory_of(spec: ModelSpec, workload: Workload, layout: Layout | None = None)
 
 
 def at_once(workload: Workload, layout: Layout) -> int:
-    """Sequences that one replica works on at the same time: the layout's micro-batch. A layout that leaves micro-batches
-    out (1 and 1) takes all of the step's."""
+    """Sequences that one replica works on at the same time: the layout's micro-batch; all of the step's where a layout
+    leaves micro-batches out (1 and 1)."""
     if workload.training and (layout.micro_batch, layout.micro_batches) != (1, 1):
         return layout.micro_batch
     return math.ceil(workload.batch / layout.data)

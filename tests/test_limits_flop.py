@@ -30,6 +30,15 @@ MIXTURE = {"num_experts_per_tok": 3, "moe_intermediate_size": 48}
 KEPT = Training(recompute="none")  # scores kept, as the MATH backend does: their backward pass is twice the forward
 
 
+@pytest.fixture(autouse=True, scope="module")
+def one_thread():
+    """Small tensors: several threads would only wait for one another."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 def counted(run: Callable[[], object]) -> float:
     with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
         run()

@@ -25,6 +25,15 @@ MIXTURE = {"num_experts_per_tok": 3, "moe_intermediate_size": 128, "experts_impl
 ALL = ("q", "k", "v", "o", "gate", "up", "down")
 
 
+@pytest.fixture(autouse=True, scope="module")
+def one_thread():
+    """Small tensors: several threads would only wait for one another."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 def kept(model, run) -> int:
     """Bytes of the storages that autograd saves while `run` is called, each once."""
     own = {t.untyped_storage().data_ptr() for t in (*model.parameters(), *model.buffers())}

@@ -172,7 +172,7 @@ def test_the_cpu_is_asked_about_by_its_profile(tmp_path: Path, monkeypatch: pyte
         (["--gpu", "RTX 4091"], ["RTX 4091", "4090"]),
         (["--gpu", "RTX 3090", "--batch", "2", "--users", "3"], ["2", "3"]),
         (["--profile", "/nowhere/p.json"], ["/nowhere/p.json"]),
-        (["--html", "/nowhere/p.html", "--any"], ["/nowhere"]),
+        (["--html", "/dev/null/p.html", "--any"], ["/dev/null"]),
         (["--task", "bake"], ["bake"]),
         (["--engine", "ollama-2", "--any"], ["ollama-2", "llama.cpp", "vllm"]),
         (["--precision", "q9", "--any"], ["q9", "q8_0"]),

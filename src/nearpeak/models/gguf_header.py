@@ -10,10 +10,11 @@ import math
 import os
 import stat
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
 
+from nearpeak.models.place import Place
 from nearpeak.models.weights import Weight
 from nearpeak.records.errors import UserError
 
@@ -48,11 +49,12 @@ class Skipped:
 @dataclass(frozen=True)
 class GgufHeader:
     """metadata: key → number, text, truth value, tuple of these, or Skipped; tensors as in safetensors order
-    (outputs first)."""
+    (outputs first); places: where each lies."""
 
     path: Path
     metadata: dict[str, object]
     tensors: dict[str, Weight]
+    places: dict[str, Place] = field(default_factory=dict)
 
 
 def read_gguf_header(path: Path) -> GgufHeader:
@@ -95,8 +97,9 @@ class _Reader:
                 raise self._error("stands twice")
             found[name] = weight
             places.append((offset, name, weight))
-        self._check_places(places, self._alignment(metadata))
-        return GgufHeader(self.path, metadata, found)
+        start = self._check_places(places, self._alignment(metadata))
+        where = {name: Place(self.path, start + offset) for offset, name, _ in places}
+        return GgufHeader(self.path, metadata, found, where)
 
     def _start(self) -> tuple[int, int]:
         magic = self._take(4)
@@ -143,7 +146,8 @@ class _Reader:
             raise self._error(f"is {str(alignment)[:40]}: a power of two from 8 is expected")
         return alignment
 
-    def _check_places(self, places: list[tuple[int, str, Weight]], alignment: int) -> None:
+    def _check_places(self, places: list[tuple[int, str, Weight]], alignment: int) -> int:
+        """Where the data begins."""
         start = -(-self.at // alignment) * alignment
         end, before = 0, ""
         for offset, name, weight in sorted(places, key=lambda place: place[0]):
@@ -155,6 +159,7 @@ class _Reader:
             end, before = offset + weight.bytes, name
             if start + end > self.size:
                 raise self._error(f"ends at byte {start + end:,} of a file of {self.size:,}: it is cut off")
+        return start
 
     def _value(self, kind: int, depth: int) -> object:
         if kind in NUMBERS:

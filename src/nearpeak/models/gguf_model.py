@@ -13,6 +13,7 @@ from nearpeak.models.families import architecture_of
 from nearpeak.models.folder import list_folder
 from nearpeak.models.gguf_config import config_of
 from nearpeak.models.gguf_header import GgufHeader, read_gguf_header
+from nearpeak.models.place import Place
 from nearpeak.models.spec_of import model_spec
 from nearpeak.models.tensors import account
 from nearpeak.models.weights import Weight
@@ -32,17 +33,20 @@ def first_files(folder: Path) -> list[Path]:
 
 def read_gguf(path: Path) -> ModelSpec:
     """The spec of the model in a .gguf file. Raises UserError naming key or tensor."""
-    header = _all_parts(read_gguf_header(path))
-    values = config_of(header)
+    header = all_parts(read_gguf_header(path))
+    return spec_of_gguf(header, config_of(header), path)[0]
+
+
+def spec_of_gguf(header: GgufHeader, values: dict[str, object], path: Path) -> tuple[ModelSpec, Architecture]:
+    """The spec of a file whose keys say `values`, and its pieces under transformers' names."""
     config = Config(values, str(path))
     read = architecture_of(config)
     extra = {f"blk.{values['num_hidden_layers']}.": MTP} if "num_hidden_layers" in values else {}
     architecture = replace(in_gguf(read), aside=extra)
-    weights = {name: weight._replace(shape=_squeezed(weight.shape or ())) for name, weight in header.tensors.items()}
+    weights = {name: weight._replace(shape=squeezed(weight.shape or ())) for name, weight in header.tensors.items()}
     held = account(architecture, weights, str(path))
-    return model_spec(
-        path.name.removesuffix(".gguf"), architecture, config, held.parts, held.stored, str(path), held.notes
-    )
+    name = path.name.removesuffix(".gguf")
+    return model_spec(name, architecture, config, held.parts, held.stored, str(path), held.notes), read
 
 
 def in_gguf(architecture: Architecture) -> Architecture:
@@ -63,16 +67,16 @@ def _tensor(tensor: Tensor) -> Tensor:
     shape = tuple(reversed(tensor.shape)) if tensor.transposed else tensor.shape
     if tensor.experts > 1:
         shape = tensor.experts, *shape
-    return Tensor(tensor.gguf, _squeezed(shape))
+    return Tensor(tensor.gguf, squeezed(shape))
 
 
-def _squeezed(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Without dimensions of 1, which converters drop or keep as they like."""
+def squeezed(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """A shape without dimensions of 1, which converters drop or keep as they like."""
     return tuple(size for size in shape if size != 1) or (1,)
 
 
-def _all_parts(header: GgufHeader) -> GgufHeader:
-    """One header for a model in several files."""
+def all_parts(header: GgufHeader) -> GgufHeader:
+    """One header for a model in several files. Raises UserError: a part is missing or of another model."""
     count = header.metadata.get("split.count", 1)
     if not isinstance(count, int) or count <= 1:
         return header
@@ -82,6 +86,7 @@ def _all_parts(header: GgufHeader) -> GgufHeader:
             f"{header.path} is one of {count} parts, but not named NAME-00001-of-{count:05d}.gguf. Rename it."
         )
     tensors: dict[str, Weight] = {}
+    places: dict[str, Place] = {}
     first = header
     for number in range(1, count + 1):
         path = header.path.with_name(f"{match[1]}-{number:05d}-of-{match[3]}.gguf")
@@ -94,10 +99,11 @@ def _all_parts(header: GgufHeader) -> GgufHeader:
         if twice := _first_common(tensors, part.tensors):
             raise UserError(f"{path}: tensor {twice[:200]!r} lies in another part too. Fetch the parts again.")
         tensors.update(part.tensors)
+        places.update(part.places)
     said = first.metadata.get("split.tensors.count", len(tensors))
     if said != len(tensors):
         raise UserError(f"{first.path}: split.tensors.count is {said}, the parts hold {len(tensors)} tensors.")
-    return GgufHeader(first.path, first.metadata, tensors)
+    return GgufHeader(first.path, first.metadata, tensors, places)
 
 
 def _first_common(some: Iterable[str], others: dict[str, Weight]) -> str | None:

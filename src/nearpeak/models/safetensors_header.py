@@ -12,6 +12,7 @@ import struct
 from pathlib import Path
 
 from nearpeak.models.json_file import parse_json
+from nearpeak.models.place import Place
 from nearpeak.models.weights import DTYPES, Weight
 from nearpeak.records.errors import UserError
 
@@ -22,7 +23,12 @@ KEYS = {"dtype", "shape", "data_offsets"}
 
 def read_header(path: Path) -> dict[str, Weight]:
     """Each tensor with shape, dtype and bytes. Raises UserError, naming the tensor, where anything does not add up."""
-    entries, data = _entries(path)
+    return read_header_and_places(path)[0]
+
+
+def read_header_and_places(path: Path) -> tuple[dict[str, Weight], dict[str, Place]]:
+    """As read_header, and where in the file each tensor lies."""
+    entries, data, start = _entries(path)
     found: dict[str, Weight] = {}
     places: list[tuple[int, int, str]] = []
     for name, entry in entries.items():
@@ -41,7 +47,7 @@ def read_header(path: Path) -> dict[str, Weight]:
         places.append((begin, end, name))
         found[name] = weight
     _no_gap(path, places, data)
-    return found
+    return found, {name: Place(path, start + begin) for begin, _, name in places}
 
 
 def _no_gap(path: Path, places: list[tuple[int, int, str]], data: int) -> None:
@@ -58,8 +64,8 @@ def _no_gap(path: Path, places: list[tuple[int, int, str]], data: int) -> None:
         )
 
 
-def _entries(path: Path) -> tuple[dict[str, object], int]:
-    """The header's JSON, and how many bytes of data follow it."""
+def _entries(path: Path) -> tuple[dict[str, object], int, int]:
+    """The header's JSON, how many bytes of data follow it, and where they begin."""
     try:
         handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
         with os.fdopen(handle, "rb") as file:
@@ -83,7 +89,7 @@ def _entries(path: Path) -> tuple[dict[str, object], int]:
         raise UserError(f"cannot read {path}: {reason}. Check the path and its permissions.") from error
     if len(header) < length:
         raise UserError(f"{path}: the header ends after {len(header):,} of {length:,} bytes. Fetch the file again.")
-    return parse_json(header, f"the header of {path}"), size - 8 - length
+    return parse_json(header, f"the header of {path}"), size - 8 - length, 8 + length
 
 
 def _entry(path: Path, name: str, entry: object) -> tuple[str, tuple[int, ...], int, int]:

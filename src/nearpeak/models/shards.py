@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from nearpeak.models.json_file import read_json
@@ -13,10 +13,15 @@ from nearpeak.records.errors import UserError
 
 SHARD = re.compile(r"(.*)-(\d{5,6})-of-(\d{5,6})\.safetensors")
 INDEX = ".safetensors.index.json"
+Reader = Callable[[Path], dict[str, Weight]]
 
 
-def read_shards(folder: Path, names: Iterable[str]) -> tuple[dict[str, Weight], list[str]]:
+def read_shards(
+    folder: Path, names: Iterable[str], read: Reader = read_header
+) -> tuple[dict[str, Weight], list[str]]:
     """Tensors of the model in `folder`, of whose files `names` are; and notes. No file: no tensors.
+
+    read   gives the tensors of one file; called once for each file of the model
 
     An index rules; else model.safetensors; else one set of numbered shards; else the one file there is. Raises
     UserError where a file that an index names is missing or elsewhere, or index and headers contradict each other.
@@ -27,10 +32,10 @@ def read_shards(folder: Path, names: Iterable[str]) -> tuple[dict[str, Weight], 
     index = "model" + INDEX if "model" + INDEX in indices else (indices[0] if len(indices) == 1 else None)
     if index and "model.safetensors" not in files:
         chosen = _by_index(folder, index)
-        tensors = _indexed(folder, index, chosen)
+        tensors = _indexed(folder, index, chosen, read)
         return tensors, _left(files, set(chosen.values()))
     chosen_files = _without_index(folder, files)
-    return _together(folder, chosen_files), _left(files, set(chosen_files))
+    return _together(folder, chosen_files, read), _left(files, set(chosen_files))
 
 
 def _by_index(folder: Path, index: str) -> dict[str, str]:
@@ -52,13 +57,13 @@ def _by_index(folder: Path, index: str) -> dict[str, str]:
     return table
 
 
-def _indexed(folder: Path, index: str, table: dict[str, str]) -> dict[str, Weight]:
+def _indexed(folder: Path, index: str, table: dict[str, str], read: Reader) -> dict[str, Weight]:
     found: dict[str, Weight] = {}
     for file in sorted(set(table.values())):
         if not (folder / file).exists():
             count = sum(1 for other in table.values() if other == file)
             raise UserError(f"{folder / file} is missing: {index} puts {count:,} tensors there. Fetch it too.")
-        for tensor, weight in read_header(folder / file).items():
+        for tensor, weight in read(folder / file).items():
             said = table.get(tensor)
             if said != file:
                 where = f"puts it in {said}" if said else "does not name it"
@@ -88,10 +93,10 @@ def _without_index(folder: Path, files: list[str]) -> list[str]:
     return wanted
 
 
-def _together(folder: Path, files: list[str]) -> dict[str, Weight]:
+def _together(folder: Path, files: list[str], read: Reader) -> dict[str, Weight]:
     found: dict[str, Weight] = {}
     for file in files:
-        for tensor, weight in read_header(folder / file).items():
+        for tensor, weight in read(folder / file).items():
             if tensor in found:
                 raise UserError(f"{folder / file}: tensor {tensor[:200]!r} lies in another file of the set too.")
             found[tensor] = weight

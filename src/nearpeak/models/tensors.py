@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from nearpeak.models.architecture import Architecture, Piece, Tensor
 from nearpeak.models.weights import Weight, shape_text
@@ -19,11 +19,15 @@ NO_WEIGHTS = frozenset(
 
 @dataclass(frozen=True)
 class Account:
-    """What the file holds: parts, bytes by dtype, and what is not counted and why."""
+    """What the file holds: parts, bytes by dtype, and what is not counted and why.
+
+    names   of the tensors as the architecture has them → as they stand in the file
+    """
 
     parts: tuple[Part, ...]
     stored: dict[str, Stored]
     notes: tuple[str, ...]
+    names: dict[str, str] = field(default_factory=dict)
 
 
 def account(architecture: Architecture, weights: Weights, where: str) -> Account:
@@ -35,14 +39,15 @@ def account(architecture: Architecture, weights: Weights, where: str) -> Account
     root = _root(architecture, weights)
     parts: list[Part] = []
     counted: list[Weight] = []
+    names: dict[str, str] = {}
     for piece in architecture.pieces:
         tensors = _layout(piece, architecture, root, left)
         if tensors is None:
             continue
         parts.append(piece.part)
         for tensor in tensors:
-            for name in tensor.names(piece.layers):
-                name = _renamed(name, architecture, root, left)
+            for wanted in tensor.names(piece.layers):
+                name = names[wanted] = _renamed(wanted, architecture, root, left)
                 weight = left.pop(name, None)
                 if weight is None:
                     raise _missing(name, tensor, architecture, weights, root, where)
@@ -61,7 +66,7 @@ def account(architecture: Architecture, weights: Weights, where: str) -> Account
     stored = {dtype: Stored(count, sizes[dtype]) for dtype, count in numbers.items()}
     total, held = sum(part.count * part.parameters for part in parts), sum(numbers.values())
     assert total == held, f"{where}: parts have {total} parameters, their tensors {held}"
-    return Account(tuple(parts), stored, tuple(notes))
+    return Account(tuple(parts), stored, tuple(notes), names)
 
 
 def _layout(piece: Piece, architecture: Architecture, root: str, left: Weights) -> tuple[Tensor, ...] | None:

@@ -1,4 +1,8 @@
-"""Bytes on the fullest device, with what engines, allocators and drivers keep beside the model's own."""
+"""Bytes on the fullest device, with what engines, allocators and drivers keep beside the model's own.
+
+Of a plan's parts, `activations` holds all that comes and goes: activations, logits, and weights that are gathered,
+copied or unpacked for a moment (`limits.memory`'s "temporary").
+"""
 
 from __future__ import annotations
 
@@ -40,7 +44,7 @@ def inference_memory(spec: ModelSpec, work: Workload, layout: Layout, engine: st
 def training_memory(spec: ModelSpec, work: Workload, layout: Layout, engine: str, capacity: float) -> Memory:
     """At the peak of a training step."""
     parts = memory_of(spec, work, layout)
-    passing = parts["activations"] + parts["logits"]
+    passing = parts["activations"] + parts["logits"] + parts["temporary"]
     overhead = fixed_overhead(engine, layout) + ALLOCATOR * (passing + parts["gradients"])
     return Memory(
         weights=parts["weights"], kv=0, activations=int(passing), gradients=parts["gradients"],

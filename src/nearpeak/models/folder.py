@@ -26,7 +26,7 @@ def read_folder(folder: Path) -> ModelSpec:
     """Raises UserError: no config.json, or one of a family that is not known, or weights that contradict it."""
     names = list_folder(folder)
     if "config.json" not in names:
-        raise UserError(f"{folder} has no config.json. {_what_else(names)}")
+        raise UserError(f"{folder} has no config.json. {what_else(names)}")
     where = str(folder / "config.json")
     config = Config(read_json(folder / "config.json", CONFIG_BYTES), where)
     architecture = architecture_of(config)
@@ -71,7 +71,8 @@ def _from_config(folder: Path, names: list[str], config: Config, parts: tuple) -
     return Account(parts, stored_parts(parts, dtype), (f"Counted from config.json at {dtype}: {why}.",))
 
 
-def _what_else(names: list[str]) -> str:
+def what_else(names: list[str]) -> str:
+    """What is in a folder without config.json, and what to do."""
     if "adapter_config.json" in names:
         return "It is an adapter (adapter_config.json): name the folder of the model that it was trained for."
     if "model_index.json" in names:

@@ -16,9 +16,7 @@ INDEX = ".safetensors.index.json"
 Reader = Callable[[Path], dict[str, Weight]]
 
 
-def read_shards(
-    folder: Path, names: Iterable[str], read: Reader = read_header
-) -> tuple[dict[str, Weight], list[str]]:
+def read_shards(folder: Path, names: Iterable[str], read: Reader = read_header) -> tuple[dict[str, Weight], list[str]]:
     """Tensors of the model in `folder`, of whose files `names` are; and notes. No file: no tensors.
 
     read   gives the tensors of one file; called once for each file of the model

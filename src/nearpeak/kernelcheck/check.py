@@ -164,12 +164,12 @@ class _Check:
         import torch
 
         from nearpeak.ceilings.bench import Bench
+        from nearpeak.ceilings.needed import measure_needed
         from nearpeak.ceilings.products import exactly
         from nearpeak.hardware.catalogue import find_spec
         from nearpeak.hardware.devices import sensors_of
         from nearpeak.kernelcheck.draws import draw
         from nearpeak.kernelcheck.fast import time_kernel
-        from nearpeak.kernelcheck.needed_ceilings import measure_needed
         from nearpeak.kernelcheck.rounding import default_accumulate
 
         precision = self.declaration.precision

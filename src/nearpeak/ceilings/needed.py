@@ -1,4 +1,4 @@
-"""The few ceilings that one kernel is held against, measured on the spot where no machine profile was given."""
+"""The few ceilings that one piece of work is held against, measured on the spot where no machine profile was given."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from nearpeak.records.machine_profile import DeviceProfile
 def measure_needed(bench: Bench, precision: str, accumulate: str) -> DeviceProfile:
     """Bursts of the product in this precision, of reading memory and of reading the cache: some seconds on a GPU.
 
-    `bench.quick` should be True: a kernel runs too briefly for sustained rates. What cannot be had is in `skipped`.
+    `bench.quick` should be True: what is asked for on the spot is bursts. What cannot be had is in `skipped`.
     """
     found: list[Ceiling] = []
     skipped: dict[str, str] = {}

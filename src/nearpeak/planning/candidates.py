@@ -15,6 +15,7 @@ from nearpeak.planning.layouts import inference_layouts, training_layouts
 from nearpeak.planning.memory import inference_memory, pool_bytes, training_memory
 from nearpeak.planning.precisions import Bits, bits_of, compute_of
 from nearpeak.planning.speed import (
+    PREFILL_READ,
     Setup,
     Terms,
     TrainSetup,
@@ -23,6 +24,7 @@ from nearpeak.planning.speed import (
     load_terms,
     prefill_terms,
     train_terms,
+    unpacks,
 )
 from nearpeak.records.limit import Limit, Op, Rates
 from nearpeak.records.model_spec import ModelSpec
@@ -163,7 +165,8 @@ def _setup(task: Task, card: Card, layout: Layout, place: int) -> Setup:
         bits = bits_of(work.weights, task.spec, task.engine)
     looked_up = 16.0 if work.training else min(bits.dense, bits.experts)
     where = Where(task.engine, NEWEST.get(task.engine, ""), looked_up, card.group, card.name, card.link_kind)
-    compute = compute_of("bf16" if work.training else work.weights, card.matmul) if card.matmul else "bf16"
+    stored = "bf16" if work.training else work.weights
+    compute = compute_of(stored, card.matmul, task.engine, looked_up) if card.matmul else "bf16"
     cache = 1.0 if work.cache == "fp8" else 2.0
     chunk = 512 if task.engine == "llama.cpp" else None
     return Setup(task.facts, card, layout, where, bits, compute, cache, chunk)
@@ -298,17 +301,28 @@ def _steps(task: Task, card: Card, setup: Setup, count: int, choice: Choice) -> 
         place = choice.place if phase in ("train", "decode", "encode") else 0
         tokens = choice.tokens_per_s["prefill" if phase == "encode" else phase] * _sum(terms)
         limit = _limit(task, card, setup, count, place) if task.users == 1 or task.training else None
-        noted = tuple(Term(name, seconds, _note(name, setup, task.eff)) for name, seconds in terms.items())
+        formula = "encode" if phase == "train" and task.facts.item_flop else phase
+        noted = tuple(Term(name, seconds, _note(name, formula, setup, task.eff)) for name, seconds in terms.items())
         found.append(Step(phase, tokens, noted, limit))
     return tuple(found)
 
 
 def _limit(task: Task, card: Card, setup: Setup, count: int, place: int) -> Limit | None:
-    """Of the step on all cards together, none of them waiting for another. None where the card lacks a rate."""
-    need = task.works[place].compute
+    """Of the step on all cards together, none of them waiting for another; products of weights in the precision that
+    the engine runs them in there, scores in 16 bits. None where the card has no rate for one of them."""
+    ops, need = task.ops(place), task.works[place].compute
+    if setup.compute != need:
+        ops = tuple(_run_in(op, need, setup.compute) for op in ops)
     matmul = {name: rate * count for name, rate in card.matmul.items()}
-    matmul.setdefault(need, (card.matmul.get(setup.compute) or max(card.matmul.values())) * count)
-    return limit_of(task.ops(place), Rates(card.name, matmul, card.memory * count, card.source))
+    if any(precision not in matmul for op in ops for precision in op.flop):
+        return None
+    return limit_of(ops, Rates(card.name, matmul, card.memory * count, card.source))
+
+
+def _run_in(op: Op, need: str, runs: str) -> Op:
+    if need not in op.flop or op.name.endswith((" scores", " state")):
+        return op
+    return replace(op, flop={runs if name == need else name: flop for name, flop in op.flop.items()})
 
 
 # term: the constants in it, and what it is in words
@@ -319,7 +333,7 @@ WORDS: dict[str, tuple[tuple[str, ...], str]] = {
     "batch": (("batch time",), "µs a sequence"),
     "all-reduce": (("reduce latency", "reduce growth"), "two a layer: µs of latency, × a doubling of cards, and bytes"),
     "products": ((), "FLOPs ÷ share of dense peak"),
-    "scores": ((), "FLOPs of attention ÷ their share of dense peak"),
+    "scores": ((), "FLOPs of attention ÷ their share of dense peak in 16 bits"),
     "all-to-all": (("reduce latency",), "two a block of experts: µs of latency, and bytes"),
     "sends": ((), "one hidden state from stage to stage"),
     "bubble": ((), "idle ends of the pipeline, and its slowest stage"),
@@ -333,8 +347,25 @@ WORDS: dict[str, tuple[tuple[str, ...], str]] = {
 }
 
 
-def _note(name: str, setup: Setup, eff: Efficiency) -> str:
+# phase: the constants that products and scores have in it
+FLOP_SHARES = {
+    "prefill": {"products": "prefill flop", "scores": "prefill scores"},
+    "train": {"products": "train flop", "scores": "train scores"},
+    "encode": {"products": "encode flop"},
+}
+
+
+def _note(name: str, phase: str, setup: Setup, eff: Efficiency) -> str:
     constants, words = WORDS.get(name, ((), ""))
+    if name == "weights" and phase == "prefill":
+        constants, words = (), f"weights once, at {PREFILL_READ:g} of bandwidth"
+    elif name == "weights" and not unpacks(setup):
+        constants, words = ("decode bandwidth",), "weights ÷ share of bandwidth"
+    elif name == "elements" and phase == "encode":
+        constants, words = ("encode bytes",), "activations moved, times what their ops pass on"
+    if share := FLOP_SHARES.get(phase, {}).get(name):
+        constants = (share,)
+        words += f" in {setup.compute}" if name == "products" and phase != "encode" else ""
     values = ", ".join(f"{c} {eff.value(c, setup.where):.3g}" for c in constants)
     return f"{words} ({values})" if values else words
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
+from nearpeak.planning.precisions import HALF_SUMS
 from nearpeak.records.limit import Rates
 from nearpeak.records.spec import Spec
 
@@ -36,7 +37,8 @@ class Card:
 
     group         whose efficiencies are alike: "nvidia data centre", "nvidia graphics", "amd instinct", "amd radeon",
                   "apple", "intel", "shared memory" (one chip with its host's memory), "cpu"
-    matmul        dense FLOP/s by precision, fp32 sums; memory: bytes/s; capacity: bytes that a program can have
+    matmul        dense FLOP/s by precision, fp32 sums, and fp16 with fp16 sums where that is faster; memory: bytes/s;
+                  capacity: bytes that a program can have
     unit_clock    multiprocessors × clock in Hz, None where the architecture is not in the table
     clock         GHz
     link          bytes/s one way to a neighbour; link_kind: "nvlink switch", "nvlink", "pcie", "pcie host", "none"
@@ -123,6 +125,9 @@ def _matmul(spec: Spec) -> dict[str, float]:
             del found["bf16"]
     found.setdefault("bf16", found.get("fp16", 0.0))
     found.setdefault("fp16", found.get("bf16", 0.0))
+    half = spec.rate("fp16", "fp16")
+    if half and half.figure.value > found["fp16"]:
+        found[HALF_SUMS] = half.figure.value
     return {precision: value for precision, value in found.items() if value}
 
 
@@ -168,4 +173,6 @@ def with_rates(card: Card, rates: Rates, sustained: bool) -> Card:
         precision: rates.matmul[precision] / usual.get(precision, 0.75) if precision in rates.matmul else value
         for precision, value in card.matmul.items()
     }
+    if HALF_SUMS in matmul:
+        matmul[HALF_SUMS] *= matmul["fp16"] / card.matmul["fp16"]
     return replace(card, matmul=matmul, memory=rates.memory / READ, source=rates.source, measured=True)

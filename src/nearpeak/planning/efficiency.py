@@ -55,29 +55,34 @@ LEVELS: dict[str, tuple[str, ...]] = {
 }
 
 
+ROUNDING = 8.0
+
+
 @dataclass(frozen=True)
 class Constant:
     """A fitted constant: where it starts from, and how far each level may move it (a prior, as a factor's log).
 
     prior    before any row; `loose` is the prior's own standard deviation in log
     levels   level: standard deviation of its term
+    most     what it cannot exceed: a share is at most 1 (rounded where it comes near, so that a fit can move it)
     """
 
     prior: float
     loose: float
     levels: dict[str, float]
+    most: float | None = None
 
 
 _BY_CARD = {"engine": 0.3, "engine precision": 0.2, "engine class": 0.2, "engine precision card": 0.15}
 CONSTANTS: dict[str, Constant] = {
     # share of memory bandwidth at which one sequence's decode streams weights
     "decode bandwidth": Constant(0.82, 0.1, {"engine": 0.08, "engine precision": 0.06, "engine class": 0.06,
-                                             "engine version": 0.04, "engine precision card": 0.05}),
+                                             "engine version": 0.04, "engine precision card": 0.05}, 1.0),
     # bytes of weights that a multiprocessor takes in a clock: what unpacking and issuing allow
     "decode bytes a clock": Constant(8.0, 0.5, {"precision": 0.5, "engine": 0.8, "engine precision": 0.5,
                                                 "engine version": 0.1, "engine precision card": 0.08}),
     # share of bandwidth at which the cache is read
-    "cache bandwidth": Constant(0.5, 0.5, {"engine": 0.3, "engine class": 0.3, "engine card": 0.2}),
+    "cache bandwidth": Constant(0.5, 0.5, {"engine": 0.3, "engine class": 0.3, "engine card": 0.2}, 1.0),
     # microseconds a layer beside the weights, at 1 GHz; more for a block of experts, and for linear attention
     "layer time": Constant(90.0, 0.5, {"engine": 0.4, "engine version": 0.3, "engine class": 0.3, "engine card": 0.15}),
     "expert layer time": Constant(80.0, 0.6, {"engine": 0.6, "engine class": 0.2, "engine card": 0.1}),
@@ -86,8 +91,10 @@ CONSTANTS: dict[str, Constant] = {
     "reduce latency": Constant(20.0, 0.3, {"link": 0.2, "engine": 0.3, "engine link": 0.2}),
     "reduce growth": Constant(1.25, 0.1, {"engine": 0.1}),
     # share of dense peak in products of a prompt, and of many sequences at once
-    "prefill flop": Constant(0.50, 0.3, {**_BY_CARD, "precision": 0.2, "class": 0.2, "engine version": 0.1}),
-    "prefill scores": Constant(0.25, 0.4, {"engine": 0.3, "engine class": 0.3, "engine card": 0.2}),
+    "prefill flop": Constant(0.50, 0.3, {**_BY_CARD, "precision": 0.2, "class": 0.2, "engine version": 0.1}, 1.0),
+    "prefill scores": Constant(0.25, 0.4, {"engine": 0.3, "engine class": 0.3, "engine card": 0.2}, 1.0),
+    # of the speed-up that a pipeline's stages could give a prompt read in chunks, as a power of it: 0 none, 1 all
+    "prefill overlap": Constant(0.3, 0.7, {"engine": 0.5, "engine precision": 0.7}, 1.0),
     "batch time": Constant(10.0, 0.7, {"engine": 0.5, "engine class": 0.2}),
     # time to a first token with n others at once ÷ alone: n to this power
     "queue": Constant(0.35, 0.4, {"engine": 0.3}),
@@ -97,8 +104,8 @@ CONSTANTS: dict[str, Constant] = {
     "expert load": Constant(0.5, 0.4, {"engine": 0.3, "engine class": 0.2, "engine card": 0.2}),
     # training: share of dense peak in products; of the scores; bytes that element-wise work moves, in widths a layer
     "train flop": Constant(0.70, 0.15, {"engine": 0.15, "engine precision": 0.25, "class": 0.1, "engine class": 0.1,
-                                        "engine precision card": 0.1}),
-    "train scores": Constant(0.30, 0.4, {"engine": 0.3, "engine precision card": 0.2}),
+                                        "engine precision card": 0.1}, 1.0),
+    "train scores": Constant(0.30, 0.4, {"engine": 0.3, "engine precision card": 0.2}, 1.0),
     "train bytes": Constant(60.0, 0.5, {"engine": 0.3, "engine version": 0.3, "engine card": 0.1}),
     "train network": Constant(0.7, 0.4, {"engine": 0.3}),
     "train exposed": Constant(0.3, 0.5, {"engine": 0.3}),
@@ -106,7 +113,7 @@ CONSTANTS: dict[str, Constant] = {
     # encoders (images): times that activations are moved beside what their ops pass on (norms, activation functions);
     # share of dense peak, forward and in training
     "encode bytes": Constant(2.0, 0.5, {"engine": 0.2, "class": 0.2}),
-    "encode flop": Constant(0.45, 0.3, {"class": 0.2, "engine": 0.2, "engine card": 0.2}),
+    "encode flop": Constant(0.45, 0.3, {"class": 0.2, "engine": 0.2, "engine card": 0.2}, 1.0),
 }  # fmt: skip
 
 
@@ -150,6 +157,8 @@ class Efficiency:
                 self.touched[key] = name, deviation
             total += self.terms.get(key, 0.0)
         result = math.exp(total)
+        if most := CONSTANTS[name].most:
+            result /= (1.0 + (result / most) ** ROUNDING) ** (1.0 / ROUNDING)
         if self.touched is None:
             self._known[name, where] = result
         return result

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from nearpeak.limits.precision import head_bits, weight_bits
-from nearpeak.records.errors import UserError
 from nearpeak.records.model_spec import ModelSpec
 
-# Precision of the products where weights are smaller than what is multiplied: GGUF mixes and int4 are unpacked.
+# Precision of the products where weights are smaller than what is multiplied: int4 is unpacked to 16 bits.
 COMPUTE = {"fp32": "fp32", "bf16": "bf16", "fp8": "fp8", "fp4": "fp4", "nvfp4": "fp4", "mxfp4": "fp4"}
+HALF_SUMS = "fp16→fp16"  # as the tables of measure write it; every other precision here sums in fp32 or int32
 GGUF = ("f16", "q2_k", "q3_k_m", "q4_0", "q4_k_s", "q4_k_m", "q5_k_m", "q6_k", "q8_0")
 
 
@@ -49,10 +49,16 @@ def _stored(spec: ModelSpec) -> Bits:
     return Bits(mean, mean, mean)
 
 
-def compute_of(precision: str, available: dict[str, float]) -> str:
-    """The precision that products run in on a card with these rates: never one that it has no units for."""
+def compute_of(precision: str, available: dict[str, float], engine: str = "", bits: float = 16.0) -> str:
+    """The precision that products run in on a card with these rates: never one that it has no units for.
+
+    llama.cpp multiplies packed weights in int8 and fp16 with fp16 sums (ggml-cuda's mmq, and cuBLAS with
+    COMPUTE_16F), at twice and more the rate of fp32 sums on GeForce cards. bits: of the most packed weights.
+    """
     wanted = COMPUTE.get(precision, "bf16")
+    if engine == "llama.cpp" and wanted != "fp32":
+        wanted = "int8" if bits < 12.0 else HALF_SUMS
     for choice in (wanted, "fp8" if wanted == "fp4" else "bf16", "bf16", "fp16", "fp32"):
         if choice in available:
             return choice
-    raise UserError("this card has no figure for any product")
+    return max(available, key=lambda name: available[name])

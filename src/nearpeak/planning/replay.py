@@ -69,7 +69,7 @@ def setup_of(row: Row) -> Setup:
     where = Where(row.engine, row.version, min(bits.dense, bits.experts), card.group, card.name, card.link_kind)
     if not card.matmul and row.kind != "decode":
         raise CannotCompute("no rate of products on this card's sheet")
-    compute = compute_of(row.precision, card.matmul) if card.matmul else "bf16"
+    compute = compute_of(row.precision, card.matmul, row.engine, where.bits) if card.matmul else "bf16"
     cache_bytes = 1.0 if row.precision in ("fp8", "fp4") and row.engine == "trtllm" else 2.0
     chunk = LLAMA_CPP_CHUNK if row.precision in GGUF or row.engine == "llama.cpp" else None
     return Setup(facts, card, row.layout, where, bits, compute, cache_bytes, chunk)

@@ -8,7 +8,6 @@ engine that its source or its published configuration tells (below, each with wh
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from nearpeak.limits.maps import trained_parameters

@@ -22,6 +22,7 @@ Terms = dict[str, float]  # name: seconds
 # activation. No row is small enough to tell; it keeps small models from being promised what no host can launch.
 LAUNCH = 9.4e-6
 BLOCK_LAUNCHES, CONVOLUTION_LAUNCHES = 12, 3
+PREFILL_READ = 0.8  # share of bandwidth at which a prompt's weights are read: hidden where there is much to multiply
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,7 @@ def decode_terms(setup: Setup, batch: float, context: float, eff: Efficiency) ->
     tensor = layout.tensor
     local = max(1.0, batch / layout.data / layout.pipeline)
     bandwidth = eff.value("decode bandwidth", where) * card.memory
-    if card.unit_clock:  # the slower of the two, rounded where they cross: neither hides the other fully there
+    if card.unit_clock and unpacks(setup):  # the slower of the two, rounded where they cross: neither hides the other
         unpack = eff.value("decode bytes a clock", where) * card.unit_clock
         bandwidth = (bandwidth**-8 + unpack**-8) ** -0.125
     spread = max(tensor, layout.expert)
@@ -77,6 +78,12 @@ def decode_terms(setup: Setup, batch: float, context: float, eff: Efficiency) ->
     if layout.pipeline > 1 and batch / layout.data >= layout.pipeline:  # full: the slowest stage sets the pace
         terms["bubble"] = sum(terms.values()) * (uneven(facts, layout.pipeline) - 1)
     return terms
+
+
+def unpacks(setup: Setup) -> bool:
+    """Whether multiprocessors may bind a decode's weights: 16-bit ones need no unpacking, and no row of a compiled
+    engine shows such a bound for them; llama.cpp's kernels for one position have it."""
+    return setup.where.precision != "16-bit" or setup.where.engine == "llama.cpp"
 
 
 def uneven(facts: ModelFacts, pipeline: int) -> float:
@@ -153,11 +160,13 @@ def prefill_terms(setup: Setup, batch: float, tokens: float, context: float, eff
     pipe = 1.0
     if layout.pipeline > 1:
         pieces = local * (max(1.0, tokens / setup.chunk) if setup.chunk else 1.0)
-        pipe = (pieces + layout.pipeline - 1) / pieces / layout.pipeline
+        ideal = pieces * layout.pipeline / (pieces + layout.pipeline - 1)
+        pipe = ideal ** -(eff.value("prefill overlap", where) if setup.chunk else 1.0)
     terms = {
         "products": pipe * linear / (eff.value("prefill flop", where) * peak(setup)),
         "scores": pipe * scores / (eff.value("prefill scores", where) * half_peak(setup)),
-        "weights": weight_bytes(setup, positions, max(layout.tensor, layout.expert)) / (0.8 * setup.card.memory),
+        "weights": weight_bytes(setup, positions, max(layout.tensor, layout.expert))
+        / (PREFILL_READ * setup.card.memory),
         "layers": fixed(setup, eff) * (max(1.0, tokens / setup.chunk) if setup.chunk else 1.0),
     }
     terms.update(exchange(setup, positions, eff))

@@ -153,6 +153,7 @@ def document(answer: Plan, ops: dict[str, tuple[Op, ...]], explain: bool) -> str
         "model": answer.model,
         "workload": answer.workload,
         "candidates": [_candidate(c) for c in answer.candidates],
+        "ranking": answer.ranking,
         "advice": answer.advice,
         "notes": list(answer.notes),
         "workloads": [asdict(work) for work in answer.workloads],

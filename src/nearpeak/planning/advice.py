@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from nearpeak.planning.question import Question
-from nearpeak.records.plan import Candidate, Estimate
+from nearpeak.planning.ranking import speed
+from nearpeak.records.plan import Candidate
 
 WORDS = {"infer": "inference", "train": "a full fine-tune", "lora": "LoRA", "qlora": "QLoRA"}
 
@@ -26,8 +28,8 @@ def advice(question: Question, ranked: Sequence[Candidate]) -> str:
             return (
                 f"{what} reaches {question.target_tps:g} {item}/s on none of these; {_fast(best, item)} comes nearest."
             )
-        cheap = "the cheapest" if reached[0].cost_per_million_tokens is not None else "the fewest cards"
-        return f"{what} reaches {question.target_tps:g} {item}/s on {_fast(reached[0], item)}, {cheap} that do."
+        cheap = "cheapest" if reached[0].cost_per_million_tokens is not None else "smallest"
+        return f"{what} reaches {question.target_tps:g} {item}/s on {_fast(reached[0], item)}, the {cheap} here."
     fewest = min(fitting, key=lambda c: (c.count * c.memory.capacity, c.count))
     best = fitting[0]
     if question.gpu:
@@ -36,11 +38,22 @@ def advice(question: Question, ranked: Sequence[Candidate]) -> str:
         more += " each" if tight and tight.count > 1 else ""
         second = f"; {_fast(best, item)} is fastest" if best is not fewest else ""
         return f"{what} fits {_fast(fewest, item)}{second}{more}."
-    return f"{what} fits {_fast(fewest, item)}, the smallest that does; {_fast(best, item)} is the fastest here."
+    return f"{what} {_of_many(fitting, fewest, item)}."
 
 
-def speed(c: Candidate) -> Estimate | None:
-    return c.train_tokens_per_s or c.decode_tokens_per_s or c.prefill_tokens_per_s
+def _of_many(fitting: Sequence[Candidate], fewest: Candidate, item: str) -> str:
+    """Of all cards: the first, which costs least where a price is known, the smallest, and the fastest."""
+    first, fastest = fitting[0], max(fitting, key=_value)
+    dollars = first.cost_per_million_tokens
+    if dollars is None:
+        unpriced = " (no price is known of it)" if speed(first) else ""
+        said = [f"fits {_fast(first, item)}{unpriced}"]
+    else:
+        said = [f"costs least on {_fast(first, item)}, {digits(dollars)} US$ a million {item}"]
+    said.append("that is the smallest that does" if first is fewest else f"{_cards(fewest)} is the smallest that does")
+    if _value(fastest) > 1.05 * _value(first):
+        said.append(f"{_fast(fastest, item)} is the fastest here")
+    return "; ".join(said)
 
 
 def _value(c: Candidate) -> float:
@@ -48,18 +61,22 @@ def _value(c: Candidate) -> float:
     return found.value if found else 0.0
 
 
+def _cards(c: Candidate) -> str:
+    return c.gpu if c.count == 1 else f"{c.count} × {c.gpu}"
+
+
 def _fast(c: Candidate, item: str) -> str:
-    cards = c.gpu if c.count == 1 else f"{c.count} × {c.gpu}"
     s = speed(c)
-    return f"{cards} ({digits(s.value)} {item}/s)" if s else cards
+    return f"{_cards(c)} ({digits(s.value)} {item}/s)" if s else _cards(c)
 
 
 def digits(value: float) -> str:
-    """Three figures, no exponent: 45.3, 1,410, 60,700."""
+    """Three figures, no exponent: 45.3, 1,410, 60,700, 0.0000667."""
     if value >= 1000:
         step = 10 ** (len(str(int(value))) - 3)
         return f"{round(value / step) * step:,}"
-    return f"{value:.3g}"
+    text = f"{value:.3g}"
+    return text if "e" not in text else f"{value:.{2 - math.floor(math.log10(value))}f}"
 
 
 def _lack(c: Candidate) -> str:
@@ -68,5 +85,4 @@ def _lack(c: Candidate) -> str:
 
 def _least(ranked: Sequence[Candidate]) -> str:
     near = min(ranked, key=lambda c: c.memory.total - c.memory.capacity)
-    cards = near.gpu if near.count == 1 else f"{near.count} × {near.gpu}"
-    return f"{cards} is nearest and lacks {_lack(near)}" + (" on each card" if near.count > 1 else "")
+    return f"{_cards(near)} is nearest and lacks {_lack(near)}" + (" on each card" if near.count > 1 else "")

@@ -15,6 +15,7 @@ from nearpeak.planning.facts import ModelFacts, facts_of
 from nearpeak.planning.measured import Claim, nearest_row
 from nearpeak.planning.processor import processor_card
 from nearpeak.planning.question import DEFAULT_CONTEXT, DEFAULT_OUTPUT_SHARE, Question
+from nearpeak.planning.ranking import rank, rule
 from nearpeak.records.errors import UserError
 from nearpeak.records.machine_profile import MachineProfile
 from nearpeak.records.plan import SCHEMA, Candidate, Measured, Plan
@@ -54,7 +55,8 @@ def plan(question: Question) -> Plan:
             found.append(candidate(task, card, spec, count))
     if question.max_price is not None:
         notes.append(f"left out: cards without a known price, or above {question.max_price:g} US$ together")
-    ranked = sorted(found, key=lambda c: _rank(question, c))
+    prompt = next(iter(tasks.values())).prompt if tasks else 0
+    ranked = sorted(found, key=lambda c: rank(question, c, prompt))
     ranked = [replace(c, nearest_measured=_nearest(question, c, cards)) for c in ranked[:COMPARED]] + [
         replace(c, missing={**c.missing, "nearest_measured": f"looked up for the first {COMPARED} only"})
         for c in ranked[COMPARED:]
@@ -62,24 +64,13 @@ def plan(question: Question) -> Plan:
     notes += _notes(question, tasks)
     return Plan(
         SCHEMA, _model(question, facts), _asked(question, tasks), works, tuple(ranked), advice(question, ranked),
-        tuple(notes),
+        tuple(notes), rule(question, "image" if _items(question, facts) else "token") if len(ranked) > 1 else "",
     )  # fmt: skip
 
 
-def _rank(question: Question, c: Candidate) -> tuple[object, ...]:
-    """What fits first. With a target: those that reach it, the cheapest (then the fewest, then the fastest) first.
-    Otherwise one card asked about: the fastest; all cards: dollars a token where prices are known, then speed."""
-    speed = c.train_tokens_per_s or c.decode_tokens_per_s or c.prefill_tokens_per_s
-    value = speed.value if speed else 0.0
-    lack = max(0, c.memory.total - c.memory.capacity)
-    if not c.fits or not speed:
-        return 2, not c.fits, lack, c.count
-    if question.target_tps is not None:
-        reached = value >= question.target_tps
-        dollars = c.cost_per_million_tokens
-        hourly = dollars * value if dollars is not None else float("inf")
-        return (0, hourly, c.count, -value) if reached else (1, -value)
-    return 0, -value
+def _items(question: Question, facts: ModelFacts) -> bool:
+    """Whether speeds count images (or clips) in place of tokens."""
+    return bool(facts.item_flop) and question.spec.task == "encode"
 
 
 def _cards(question: Question) -> list[tuple[Card, Spec | None]]:
@@ -165,7 +156,7 @@ def _recipes(question: Question, facts: ModelFacts, batch: int, context: int) ->
     """Training recipes, each needing less memory than the one before and more time."""
     precision = question.precision or "bf16"
     method: Method = "lora" if question.task == "lora" else "qlora" if question.task == "qlora" else "full"
-    tokens = 1 if facts.item_flop and question.spec.task == "encode" else context
+    tokens = 1 if _items(question, facts) else context
     plain = Training(
         method=method, recompute="attention", loss="plain", master=method == "full",
         gradient="fp32" if method == "full" else "bf16",
@@ -191,11 +182,11 @@ def _asked(question: Question, tasks: dict[str, Task]) -> dict[str, object]:
     found: dict[str, object] = {"task": question.task, "precision": _weights(question)}
     if question.task != "infer":
         found = {"task": question.task, "precision": work.weights}
-    if not (task.facts.item_flop and question.spec.task == "encode"):
+    if not _items(question, task.facts):
         found["context"] = work.context + work.tokens
     found["batch"] = work.batch
     found["engine"] = ", ".join(tasks)
-    if task.facts.item_flop and question.spec.task == "encode":
+    if _items(question, task.facts):
         found["item"] = "image"
     for name in ("target_tps", "max_price"):
         if getattr(question, name) is not None:

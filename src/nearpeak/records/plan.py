@@ -123,7 +123,8 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Plan:
-    """All candidates, best first, and the advice in one sentence."""
+    """All candidates, best first, and the advice in one sentence. ranking: the rule by which they are ordered, in
+    words; empty where there is one alone."""
 
     schema: str
     model: dict[str, object]
@@ -132,6 +133,7 @@ class Plan:
     candidates: tuple[Candidate, ...]
     advice: str
     notes: tuple[str, ...] = ()
+    ranking: str = ""
 
 
 @dataclass(frozen=True)

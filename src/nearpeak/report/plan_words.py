@@ -129,9 +129,10 @@ def rough(value: float) -> str:
 
 
 def more_line(plan: Plan) -> str:
-    """What the table leaves out."""
+    """The order of the table, and what it leaves out."""
     rest = len(plan.candidates) - len(shown(plan))
-    return f"{len(shown(plan))} of {len(plan.candidates)} candidates; --json has all" if rest > 0 else ""
+    left_out = f"{len(shown(plan))} of {len(plan.candidates)} candidates; --json has all" if rest > 0 else ""
+    return units.plain("; ".join(line for line in (left_out, plan.ranking if fits(plan) else "") if line))
 
 
 def first_speed(c: Candidate, plan: Plan) -> list[str]:

@@ -11,6 +11,7 @@ import struct
 from collections.abc import Callable
 from typing import NamedTuple
 
+from nearpeak.models import gguf_config
 from nearpeak.models.gguf_config import Keys, Values
 from nearpeak.models.gguf_header import GgufHeader
 from nearpeak.records.errors import UserError
@@ -48,18 +49,20 @@ class Maths(NamedTuple):
     keys: frozenset[str] = frozenset()
 
 
-def with_maths(header: GgufHeader, values: Values, constants: Constants) -> Values:
-    """`values` with everything that a network needs. constants: gives the numbers of a tensor of rotary factors.
+def full_config_of(header: GgufHeader, constants: Constants) -> Values:
+    """What config.json would say, with everything that a network needs. constants: gives the numbers of a tensor.
 
     Raises UserError: an architecture that is not run, a key whose meaning is not known here, a value out of bounds.
     """
-    architecture = str(header.metadata["general.architecture"])
-    if architecture not in ARCHITECTURES:
+    architecture = header.metadata.get("general.architecture")
+    if architecture in gguf_config.ARCHITECTURES and architecture not in ARCHITECTURES:
         raise UserError(
             f"{header.path}: general.architecture {architecture!r} is not run from GGUF files; these are: "
             f"{', '.join(sorted(ARCHITECTURES))}. Fetch the model as a folder of safetensors."
         )
-    maths, keys = ARCHITECTURES[architecture], Keys(header, architecture)
+    values = gguf_config.config_of(header)
+    assert isinstance(architecture, str)
+    maths, keys = ARCHITECTURES[architecture], gguf_config.Keys(header, architecture)
     _nothing_unknown(keys, maths.keys)
     values = {**values, **maths.read(keys, values)}
     if architecture != "gpt2":

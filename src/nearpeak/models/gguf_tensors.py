@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nearpeak.models.gguf_config import config_of
 from nearpeak.models.gguf_header import TYPES, read_gguf_header
-from nearpeak.models.gguf_maths import with_maths
+from nearpeak.models.gguf_maths import full_config_of
 from nearpeak.models.gguf_model import all_parts
 from nearpeak.models.tensor_files import TensorFiles, rows_of
 from nearpeak.models.tensors import shown
@@ -29,7 +28,7 @@ class GgufTensors(TensorFiles):
     def __init__(self, path: Path) -> None:
         self.header = all_parts(read_gguf_header(path))
         super().__init__(path, "gguf", self.header.tensors, self.header.places, {})
-        self.config = with_maths(self.header, config_of(self.header), self._constants)
+        self.config = full_config_of(self.header, self._constants)
 
     def refuse(self, name: str) -> None:
         kind = self.weights[name].dtype

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from nearpeak.hardware.catalogue import find_by_name
 from nearpeak.limits.limit import burst_or_sustained, limit_of, rate_of
 from nearpeak.limits.ops import ops_of
-from nearpeak.limits.rates import rates_of_profile, rates_of_spec
+from nearpeak.limits.rates import bursts_alone, rates_of_profile, rates_of_spec
 from nearpeak.models.read import read_model
 from nearpeak.records.errors import UserError
 from nearpeak.records.limit import Op, Rates
@@ -43,8 +43,22 @@ def test_a_quick_profile_says_that_bursts_stand_in():
     )
     found = rates_of_profile(quick, sustained=True)
     assert found.matmul["bf16"] == 781e12
-    assert found.source.startswith("measured here (sustained; burst for ")
-    assert "bf16" in found.source
+    assert found.source == "measured here (burst: nothing sustained was measured)"
+    assert bursts_alone(quick) >= {"bf16", "fp8", "fp32"}
+
+
+def test_a_burst_stands_in_only_for_what_has_nothing_sustained():
+    """fp8 with its two kinds of sum: a burst of the one is no reason to leave the other's sustained figure."""
+    device = h200_device()
+    partly = dataclasses.replace(device, ceilings=tuple(
+        dataclasses.replace(c, sustained=None) if (c.precision, c.accumulate) in (("fp8", "fast"), ("tf32", "fp32")) else c
+        for c in device.ceilings
+    ))  # fmt: skip
+    found = rates_of_profile(partly, sustained=True)
+    kept = [c.sustained for c in partly.ceilings if c.precision == "fp8" and c.sustained]
+    assert found.matmul["fp8"] == max(kept)
+    assert found.source == "measured here (sustained; burst for tf32)"
+    assert bursts_alone(partly) == {"tf32"}
 
 
 def test_invalid_ceilings_are_not_used():

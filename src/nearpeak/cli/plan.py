@@ -29,7 +29,7 @@ DRAWN = 4  # candidates whose curves are on the page
 @click.option(
     "--gpu", help='The card, such as "RTX 3090". Without it: the cards of this machine, or all where none is.'
 )
-@click.option("--count", type=int, help="How many of them. Without it 1, 2, 4 and 8 are tried.")
+@click.option("--count", type=int, help="How many. Without it 1, 2, 4 and 8, or what a --profile has.")
 @click.option("--any", "every", is_flag=True, help="All cards of the catalogue.")
 @click.option("--context", type=int, help="Tokens a sequence: prompt and answer together, or a training sequence.")
 @click.option("--batch", type=int, help="Sequences in a training step, or at once in inference.")
@@ -82,7 +82,6 @@ def question_of(
     Raises UserError for what contradicts itself, is out of range, or fits no card.
     """
     from nearpeak.ceilings import profile_file
-    from nearpeak.planning.efficiency import load_efficiency
     from nearpeak.planning.machine import cards_here, devices_here, kept_profile
     from nearpeak.planning.plan import Question
     from nearpeak.planning.variants import card_named
@@ -106,9 +105,6 @@ def question_of(
             f"--context {asked['context']:,} is beyond what {spec.name} was made for, {spec.context:,} tokens. "
             f"Ask for {spec.context:,} or less."
         )
-    engines = {key.split(" | ")[2] for key in load_efficiency().terms if " | engine | " in key}
-    if asked.get("engine", "vllm") not in engines:
-        raise UserError(f"no measured rows of engine {asked['engine']!r}. Known: {', '.join(sorted(engines))}.")
     said: list[str] = []
     devices = devices_here()
     measured: MachineProfile | None = profile_file.load(profile) if profile else kept_profile(devices)

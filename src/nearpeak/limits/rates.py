@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from nearpeak.records.ceiling import Ceiling
 from nearpeak.records.errors import UserError
 from nearpeak.records.limit import Rates
 from nearpeak.records.machine_profile import DeviceProfile
@@ -31,39 +32,56 @@ def rates_of_profile(profile: DeviceProfile, sustained: bool) -> Rates:
     memory has one figure for both where its rate does not fall under load. Raises UserError where the profile has no
     ceiling for memory.
     """
+    bursts = bursts_alone(profile)
     matmul: dict[str, float] = {}
     missing: dict[str, str] = {}
     single: dict[str, float] = {}
-    bursts = []
     for ceiling in profile.ceilings:
-        lasting = ceiling.sustained if sustained and not ceiling.kind.startswith("launch") else None
-        value = lasting or ceiling.burst
         precision = ceiling.precision or ""
-        if ceiling.kind == "matmul" and ceiling.accumulate not in SUMS.get(precision, USUAL_SUMS):
+        if ceiling.kind == "matmul" and not _usual_sums(ceiling):
             continue
-        if ceiling.invalid or not value:
+        if ceiling.invalid or not ceiling.burst:
             if ceiling.kind == "matmul":
                 missing.setdefault(precision, f"its ceiling is not valid: {ceiling.invalid}")
             continue
-        if sustained and lasting is None and ceiling.kind == "matmul":
-            bursts.append(precision)
         if ceiling.kind == "matmul":
-            matmul[precision] = max(value, matmul.get(precision, 0.0))
+            value = ceiling.sustained if sustained and precision not in bursts else ceiling.burst
+            matmul[precision] = max(value or 0.0, matmul.get(precision, 0.0))
         else:
-            single.setdefault(ceiling.kind, value)
+            lasting = ceiling.sustained if sustained and not ceiling.kind.startswith("launch") else None
+            single.setdefault(ceiling.kind, lasting or ceiling.burst)
     if "memory_read" not in single:
         raise UserError(f"the profile of {profile.name} has no memory-read ceiling; measure it: nearpeak measure")
-    source = f"measured here ({'sustained' if sustained else 'burst'}" + (
-        f"; burst for {', '.join(dict.fromkeys(bursts))})" if bursts else ")"
-    )
     size = profile.device.cache.number
     return _filled(
         Rates(
-            profile.name, matmul, single["memory_read"], source, single.get("launch_graph"),
-            {name: why for name, why in missing.items() if name not in matmul},
+            profile.name, matmul, single["memory_read"], _measured(matmul, bursts, sustained),
+            single.get("launch_graph"), {name: why for name, why in missing.items() if name not in matmul},
             single.get("cache_read"), int(size) if size else None,
         )
     )  # fmt: skip
+
+
+def bursts_alone(profile: DeviceProfile) -> frozenset[str]:
+    """Precisions whose products were measured in bursts alone: no valid ceiling of them has a sustained figure."""
+    valid = [c for c in profile.ceilings if c.kind == "matmul" and _usual_sums(c) and not c.invalid and c.burst]
+    lasting = {c.precision for c in valid if c.sustained}
+    return frozenset(c.precision or "" for c in valid if c.precision not in lasting)
+
+
+def _usual_sums(ceiling: Ceiling) -> bool:
+    return ceiling.accumulate in SUMS.get(ceiling.precision or "", USUAL_SUMS)
+
+
+def _measured(matmul: dict[str, float], bursts: frozenset[str], sustained: bool) -> str:
+    """What the rates are, in words."""
+    if not sustained:
+        return "measured here (burst)"
+    if bursts.issuperset(matmul):
+        return "measured here (burst: nothing sustained was measured)"
+    return "measured here (sustained" + (
+        f"; burst for {', '.join(p for p in matmul if p in bursts)})" if bursts else ")"
+    )
 
 
 def rates_of_spec(spec: Spec, fraction_matmul: float, fraction_memory: float) -> Rates:

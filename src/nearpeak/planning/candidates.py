@@ -21,6 +21,7 @@ from nearpeak.planning.speed import (
     TrainSetup,
     decode_terms,
     encode_seconds,
+    half_peak,
     load_terms,
     prefill_terms,
     train_terms,
@@ -36,6 +37,7 @@ TRIED = 6  # layouts of a training step that fit and are timed; the list comes w
 NEWEST = {"llama.cpp": "2026"}  # the version whose rows stand for an engine's of today, where rows tell versions
 LINKS = ("all-reduce", "all-to-all", "sends", "gradients and weights")
 MEMORY_TERMS = ("weights", "cache", "elements", "update", "unpacking")
+HALVES = {"bf16", "fp16", "fp32"}  # one of them is needed: attention's scores run in no narrower precision
 FLOP_TERMS = ("products", "scores", "experts", "prompts")
 
 
@@ -118,7 +120,7 @@ def candidate(task: Task, card: Card, spec: Spec | None, count: int) -> Candidat
             if least is None or memory.total < least[0]:
                 least = memory.total, layout, place, memory
             continue
-        if not card.matmul:
+        if not HALVES & card.matmul.keys():
             return _without_speed(task, card, count, layout, memory)
         fitting.append(_time(task, replace(setup, layout=layout), place, memory))
         if task.training and len(fitting) >= TRIED:
@@ -314,6 +316,7 @@ def _limit(task: Task, card: Card, setup: Setup, count: int, place: int) -> Limi
     if setup.compute != need:
         ops = tuple(_run_in(op, need, setup.compute) for op in ops)
     matmul = {name: rate * count for name, rate in card.matmul.items()}
+    matmul.setdefault("bf16", half_peak(setup) * count)
     if any(precision not in matmul for op in ops for precision in op.flop):
         return None
     return limit_of(ops, Rates(card.name, matmul, card.memory * count, card.source))
@@ -392,6 +395,7 @@ def _no_layout(task: Task, card: Card, count: int) -> Candidate:
 
 
 def _without_speed(task: Task, card: Card, count: int, layout: Layout, memory: Memory) -> Candidate:
-    reason = f"no rate of products is known of {card.name}: measure it with nearpeak measure"
+    known = f" (known: {', '.join(card.matmul)})" if card.matmul else ""
+    reason = f"no rate of products in 16 or 32 bits is known of {card.name}{known}: measure it with nearpeak measure"
     found = _too_small(task, card, count, layout, memory)
     return replace(found, fits=True, bound_by="unknown", notes=(), missing=dict.fromkeys(found.missing, reason))

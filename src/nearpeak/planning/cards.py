@@ -75,8 +75,18 @@ def card_of(spec: Spec) -> Card | None:
         name=spec.name, group=group_of(spec), matmul=_matmul(spec), memory=spec.memory_bandwidth.value,
         capacity=usable(spec), unit_clock=unit_clock, clock=units[1] if units else OTHER_CLOCK, link=link,
         link_kind=kind, network=_network(spec), node=72 if spec.name.startswith("GB") and spec.name[2:3].isdigit()
-        and "per GPU" in spec.name else 8, power=spec.power.value if spec.power else None, source="the maker's sheet",
+        and "per GPU" in spec.name else 8, power=spec.power.value if spec.power else None, source=_source(spec),
     )  # fmt: skip
+
+
+def _source(spec: Spec) -> str:
+    """Whose figures: and which of those that a plan mostly rests on nobody confirmed."""
+    doubted = [
+        r.precision for r in spec.rates if r.precision in ("bf16", "fp16") and r.figure.provenance == "unverified"
+    ]
+    if spec.memory_bandwidth and spec.memory_bandwidth.provenance == "unverified":
+        doubted.append("bandwidth")
+    return "the maker's sheet" + (f" (unverified: {', '.join(dict.fromkeys(doubted))})" if doubted else "")
 
 
 def group_of(spec: Spec) -> str:
@@ -161,18 +171,21 @@ def _network(spec: Spec) -> float:
     return 25e9 if spec.architecture in ("sm_80", "gfx90a") else 12.5e9
 
 
-def with_rates(card: Card, rates: Rates, sustained: bool) -> Card:
+def with_rates(card: Card, rates: Rates, sustained: bool, bursts: frozenset[str] = frozenset()) -> Card:
     """The card with what was measured of it in place of its sheet.
 
     Efficiencies are fitted as shares of the sheet, of which ceilings reach a usual share themselves (BURST, SUSTAINED,
     READ). A card that measures that share is taken at its sheet; one that measures less, or more, is slower or faster
-    in proportion.
+    in proportion. bursts: precisions of which nothing sustained was measured. A precision that was not measured at all
+    stays as on the sheet, though rates name what would run in its place.
     """
-    usual = SUSTAINED if sustained else BURST
-    matmul = {
-        precision: rates.matmul[precision] / usual.get(precision, 0.75) if precision in rates.matmul else value
-        for precision, value in card.matmul.items()
-    }
+    matmul = dict(card.matmul)
+    measured = matmul.keys() & rates.matmul.keys() - rates.missing.keys()
+    for precision in measured:
+        usual = SUSTAINED if sustained and precision not in bursts else BURST
+        matmul[precision] = rates.matmul[precision] / usual.get(precision, 0.75)
+    kept = [p for p in matmul if p not in measured and p not in (HALF_SUMS, "tf32", "fp32")]
+    source = rates.source + (f", but for {', '.join(kept)}: {card.source}" if kept else "")
     if HALF_SUMS in matmul:
         matmul[HALF_SUMS] *= matmul["fp16"] / card.matmul["fp16"]
-    return replace(card, matmul=matmul, memory=rates.memory / READ, source=rates.source, measured=True)
+    return replace(card, matmul=matmul, memory=rates.memory / READ, source=source, measured=True)

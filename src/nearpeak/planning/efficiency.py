@@ -175,6 +175,12 @@ class Efficiency:
 
 
 @cache
+def engines() -> tuple[str, ...]:
+    """Names of those that the fit has rows of, sorted."""
+    return tuple(sorted({key.split(" | ")[2] for key in load_efficiency().terms if " | engine | " in key}))
+
+
+@cache
 def load_efficiency() -> Efficiency:
     """The fit that the package comes with."""
     text = (resources.files("nearpeak.planning") / "data" / "efficiency.json").read_text("utf-8")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from nearpeak.hardware.catalogue import find_by_name, find_spec, load_catalogue
-from nearpeak.limits.rates import rates_of_profile
+from nearpeak.limits.rates import bursts_alone, rates_of_profile
 from nearpeak.planning import cost
 from nearpeak.planning.advice import advice
 from nearpeak.planning.candidates import Task, candidate
@@ -46,7 +46,7 @@ def plan(question: Question) -> Plan:
             tasks[engine] = _task(question, facts, engine)
         task = tasks[engine]
         works = works or (task.works[:1] if task.training else task.works)
-        for count in [question.count] if question.count else COUNTS:
+        for count in counts_of(question, card):
             if count > 1 and card.group in ("cpu", "apple"):
                 continue  # machines of one chip do not share memory with others
             price = cost.card_price(spec, question.price_per_card)
@@ -66,6 +66,16 @@ def plan(question: Question) -> Plan:
         SCHEMA, _model(question, facts), _asked(question, tasks), works, tuple(ranked), advice(question, ranked),
         tuple(notes), rule(question, "image" if _items(question, facts) else "token") if len(ranked) > 1 else "",
     )  # fmt: skip
+
+
+def counts_of(question: Question, card: Card) -> tuple[int, ...]:
+    """How many of a card are looked at: as asked; of a profile's own devices as many as it has; else COUNTS."""
+    if question.count:
+        return (question.count,)
+    if question.gpu or question.any or not question.profile:
+        return COUNTS
+    names = [spec.name if (spec := find_spec(d.device) or d.spec) else d.name for d in question.profile.devices]
+    return (max(1, names.count(card.name)),)
 
 
 def _items(question: Question, facts: ModelFacts) -> bool:
@@ -101,7 +111,7 @@ def _measured(card: Card, profile: MachineProfile | None, sustained: bool) -> Ca
     for device in profile.devices if profile else ():
         spec = find_spec(device.device) or device.spec
         if spec and spec.name == card.name:
-            return with_rates(card, rates_of_profile(device, sustained), sustained)
+            return with_rates(card, rates_of_profile(device, sustained), sustained, bursts_alone(device))
     return card
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from nearpeak.planning.efficiency import engines
 from nearpeak.records.errors import UserError
 from nearpeak.records.machine_profile import MachineProfile
 from nearpeak.records.model_spec import ModelSpec
@@ -24,7 +25,8 @@ class Question:
 
     spec           of the model
     task           infer; train (full fine-tune or training from scratch); lora; qlora
-    gpu, count     the card that is asked about, and how many; without `count` 1, 2, 4 and 8 are tried
+    gpu, count     the card that is asked about, and how many; without `count` 1, 2, 4 and 8 are tried; neither, with a
+                   profile: as many as it has
     any            all cards of the catalogue, and this machine's CPU, at counts 1, 2, 4 and 8
     context        positions a sequence: prompt and answer together, or a training sequence
     batch          sequences in a training step by all devices together; of inference: sequences at once
@@ -68,6 +70,8 @@ class Question:
                 raise UserError(f"{name} is {value:g}: it must be above 0.")
         if not self.electricity >= 0:
             raise UserError(f"electricity is {self.electricity:g}: it must be 0 or more.")
+        if self.engine is not None and self.engine not in engines():
+            raise UserError(f"no measured rows of engine {self.engine!r}. Known: {', '.join(engines())}.")
         if self.gpu is None and not self.any and self.profile is None:
             raise UserError("which cards? Name one with --gpu, or look at all with --any.")
         if self.gpu is not None and self.any:

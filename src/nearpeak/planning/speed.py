@@ -146,7 +146,8 @@ def peak(setup: Setup) -> float:
 
 def half_peak(setup: Setup) -> float:
     """Dense FLOP/s of attention scores, which stay at 16 bits."""
-    return setup.card.matmul.get("bf16") or setup.card.matmul.get("fp16") or max(setup.card.matmul.values())
+    rates = setup.card.matmul
+    return rates.get("bf16") or rates.get("fp16") or rates.get("fp32") or max(rates.values())
 
 
 def prefill_terms(setup: Setup, batch: float, tokens: float, context: float, eff: Efficiency) -> Terms:

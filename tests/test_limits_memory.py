@@ -14,7 +14,7 @@ from nearpeak.limits.precision import bits, product_precision
 from nearpeak.limits.weights import weight_bytes
 from nearpeak.models.read import read_model
 from nearpeak.records.errors import UserError
-from nearpeak.records.model_spec import FeedForward, Linear, ModelSpec, Stored, Table
+from nearpeak.records.model_spec import Convolution, FeedForward, Linear, ModelSpec, Stored, Table
 from nearpeak.records.plan import Layout
 from nearpeak.records.workload import Training, Workload
 
@@ -228,6 +228,18 @@ def test_what_saves_memory(less, more):
     spec = read_model("llama-3.2-3b")
     sizes = [total(memory_of(spec, Workload("train", 2, 4096, training=Training(**o)))) for o in (less, more)]
     assert sizes[0] < sizes[1]
+
+
+@pytest.mark.parametrize("batch", [1, 256])
+def test_an_image_models_positions_are_counted_once(batch):
+    """ViT-B/16: 197 positions an image in its blocks, 196 patches of its one convolution. A block's widest: the
+    feed-forward's input twice and 3,072 hidden units. The convolution by itself: its outputs twice. ResNet-50: the 64
+    maps of 112 × 112 that its first convolution gives, twice."""
+    vit, work = read_model("vit-base-16"), Workload("encode", batch, 1)
+    assert memory_of(vit, work)["activations"] == batch * 197 * 2 * (2 * 768 + 2 * 3072)
+    stem = dataclasses.replace(vit, parts=tuple(p for p in vit.parts if isinstance(p, Convolution)))
+    assert memory_of(stem, work)["activations"] == batch * 196 * 2 * (2 * 768)
+    assert memory_of(read_model("resnet-50"), work)["activations"] == batch * 2 * (2 * 64 * 112 * 112)
 
 
 def test_scores_are_kept_without_flash_attention():

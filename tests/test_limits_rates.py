@@ -50,10 +50,12 @@ def test_a_quick_profile_says_that_bursts_stand_in():
 def test_a_burst_stands_in_only_for_what_has_nothing_sustained():
     """fp8 with its two kinds of sum: a burst of the one is no reason to leave the other's sustained figure."""
     device = h200_device()
-    partly = dataclasses.replace(device, ceilings=tuple(
-        dataclasses.replace(c, sustained=None) if (c.precision, c.accumulate) in (("fp8", "fast"), ("tf32", "fp32")) else c
+    only_bursts = (("fp8", "fast"), ("tf32", "fp32"))
+    ceilings = (
+        dataclasses.replace(c, sustained=None) if (c.precision, c.accumulate) in only_bursts else c
         for c in device.ceilings
-    ))  # fmt: skip
+    )
+    partly = dataclasses.replace(device, ceilings=tuple(ceilings))
     found = rates_of_profile(partly, sustained=True)
     kept = [c.sustained for c in partly.ceilings if c.precision == "fp8" and c.sustained]
     assert found.matmul["fp8"] == max(kept)

@@ -157,6 +157,32 @@ def test_spellings(spelling: str) -> None:
     assert find_known(spelling) == SPELLINGS[spelling]
 
 
+@pytest.mark.parametrize(
+    ("spelling", "name"),
+    [("gpt-3-13b", "gpt-3-13b"), ("gpt-3-1.3b", "gpt-3-1.3b"), ("GPT 3 13B", "gpt-3-13b"), ("GPT3_1.3B", "gpt-3-1.3b"),
+     ("openai/gpt-3-13b", "gpt-3-13b"), ("gpt-3-13b (26 GB)", "gpt-3-13b"), ("llama318b", "llama-3.1-8b")],
+)  # fmt: skip
+def test_a_name_as_it_is_written_wins(spelling: str, name: str) -> None:
+    assert find_known(spelling) == name
+
+
+@pytest.mark.parametrize("spelling", ["gpt-3-1-3b", "gpt313b", "GPT-3-1_3B", "openai/gpt-3-1-3b"])
+def test_letters_that_two_models_share_are_a_question(spelling: str) -> None:
+    # before: "gpt-3-1-3b" gave the 13b without a word
+    with pytest.raises(UserError, match=r"gpt-3-1\.3b or gpt-3-13b"):
+        find_known(spelling)
+
+
+@pytest.mark.parametrize("name", known_names())
+def test_every_name_finds_itself(name: str) -> None:
+    assert find_known(name) == find_known(name.upper().replace("-", " ")) == name
+
+
+@pytest.mark.parametrize("text", ["", " ", "---", "()", "é", "ｌｌａｍａ", "💥", "/", "a" * 100_000])
+def test_what_is_no_name_finds_none(text: str) -> None:
+    assert find_known(text) is None
+
+
 def test_no_two_models_share_a_spelling() -> None:
     seen: dict[str, str] = {}
     for name in known_names():

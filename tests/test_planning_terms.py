@@ -16,6 +16,7 @@ from nearpeak.planning.precisions import HALF_SUMS, compute_of
 from nearpeak.planning.replay import CannotCompute, setup_of
 from nearpeak.planning.speed import decode_terms, half_peak, peak, prefill_terms
 from nearpeak.records.plan import Candidate
+from nearpeak.report.plan_explain import step_title, workload_words
 
 LLAMA = read_model("llama-3.1-8b")
 SHARES = ("decode bandwidth", "cache bandwidth", "prefill flop", "prefill scores", "prefill overlap", "train flop",
@@ -116,3 +117,10 @@ def test_images_are_explained_by_the_formula_that_made_them() -> None:
     c = plan(Question(read_model("cnn-28x28"), "train", gpu="RTX 3090", count=1)).candidates[0]
     assert "encode flop" in notes(c, "train")["products"]
     assert "encode bytes" in notes(c, "train")["elements"]
+
+
+def test_images_are_no_sequences_in_the_words_of_a_plan() -> None:
+    answer = plan(Question(read_model("cnn-28x28"), "train", gpu="RTX 3090", count=1))
+    assert "a step of 8 images is taken, since none was asked for" in answer.notes
+    assert workload_words(answer.workloads[0], "image").startswith("8 images, weights bf16")
+    assert step_title(answer.candidates[0].steps[0], "image").startswith("train: 8 images in ")

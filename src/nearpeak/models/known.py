@@ -24,15 +24,23 @@ def known_names() -> tuple[str, ...]:
 
 
 def find_known(what: str) -> str | None:
-    """The known name that `what` means: letters and digits count, case, separators and an owner before "/" do not."""
-    names = _by_plain_name()
+    """The known name that `what` means; case, separators and an owner before "/" do not count.
+
+    A name as it is written wins; then one that has the same words and numbers ("GPT 3 13B"); then one that has the same
+    letters and digits ("llama-31-8b"). Raises UserError where several have those: "gpt-3-1-3b" is 1.3b or 13b.
+    """
     what = re.sub(r"\s*\([^()]*\)\s*$", "", what)  # a remark behind it: "Qwen3.5-9B (5.7 GB)"
-    for spelling in (_plain(what), _plain(what.rsplit("/", 1)[-1])):
-        if spelling in names:
-            return names[spelling]
-        same = {name for plain, name in names.items() if plain.replace(".", "") == spelling.replace(".", "")}
-        if len(same) == 1:  # "llama-31-8b"; but 1.3b and 13b are two models
-            return same.pop()
+    names = _by_plain_name()
+    for spelling in (what, what.rsplit("/", 1)[-1]):
+        for alias, name in _aliases():
+            if _words(alias) == _words(spelling) != ():
+                return name
+        letters = _letters(spelling)
+        same = sorted({name for plain, name in names.items() if letters and _letters(plain) == letters})
+        if len(same) > 1:
+            raise UserError(f"{what!r} may be {' or '.join(same)}: write one of them.")
+        if same:
+            return same[0]
     return None
 
 
@@ -72,11 +80,8 @@ def _notes(data: dict[str, object]) -> list[str]:
 def _by_plain_name() -> dict[str, str]:
     """Names and aliases as _plain has them → name."""
     found: dict[str, str] = {}
-    for name in known_names():
-        aliases = _data(name)["aliases"]
-        assert isinstance(aliases, list)
-        for alias in (name, *aliases):
-            found.setdefault(_plain(str(alias)), name)
+    for alias, name in _aliases():
+        found.setdefault(_plain(alias), name)
     return found
 
 
@@ -84,6 +89,27 @@ def _by_plain_name() -> dict[str, str]:
 def _data(name: str) -> dict[str, object]:
     text = (resources.files("nearpeak.models") / "data" / f"{name}.json").read_bytes()
     return parse_json(text, f"models/data/{name}.json")
+
+
+@cache
+def _aliases() -> tuple[tuple[str, str], ...]:
+    """(name or alias as written, name), names first."""
+    found = [(name, name) for name in known_names()]
+    for name in known_names():
+        aliases = _data(name)["aliases"]
+        assert isinstance(aliases, list)
+        found += [(str(alias), name) for alias in aliases]
+    return tuple(found)
+
+
+@cache
+def _words(name: str) -> tuple[str, ...]:
+    """Runs of letters, and numbers with their points: ("gpt", "3", "1.3", "b")."""
+    return tuple(re.findall(r"[a-z]+|\d+(?:\.\d+)*", name.lower()))
+
+
+def _letters(name: str) -> str:
+    return _plain(name).replace(".", "")
 
 
 def _plain(name: str) -> str:

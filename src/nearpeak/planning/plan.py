@@ -212,7 +212,8 @@ def _notes(question: Question, tasks: dict[str, Task]) -> list[str]:
     if question.task == "infer" and question.spec.task == "generate":
         notes.append(f"of the context {task.prompt} positions are read and {task.answer} written")
     if question.task != "infer" and question.batch is None:
-        notes.append(f"a step of {task.works[0].batch} sequences is taken, since none was asked for")
+        what = "images" if _items(question, task.facts) else "sequences"
+        notes.append(f"a step of {task.works[0].batch} {what} is taken, since none was asked for")
     notes.append("each interval holds the truth in 80 of 100 cases: from rows of models that the fit had not seen")
     notes.append(cost.assumptions(question.price_per_hour, question.price_per_card, question.electricity))
     notes.append("joules are of the cards alone, without the machine around them")

@@ -26,7 +26,7 @@ def render_explained(plan: Plan, ops: Mapping[str, Sequence[Op]], console: Conso
     for work in plan.workloads:
         if listed := ops.get(work.phase):
             console.print()
-            say(console, f"{work.phase}: {workload_words(work)}", "bold")
+            say(console, f"{work.phase}: {workload_words(work, item(plan))}", "bold")
             show(console, ops_block(listed))
     for step in first.steps:
         console.print()
@@ -41,11 +41,13 @@ def render_explained(plan: Plan, ops: Mapping[str, Sequence[Op]], console: Conso
         say(console, line)
 
 
-def workload_words(work: Workload) -> str:
-    """The workload's sizes and precisions in one line."""
-    many = f"{work.batch} sequences" if work.batch != 1 else "one sequence"
+def workload_words(work: Workload, what: str = "tok") -> str:
+    """The workload's sizes and precisions in one line. what: the item that speeds count."""
+    each = "sequence" if what == "tok" else what
+    many = f"{work.batch:,} {each}s" if work.batch != 1 else f"one {each}"
     after = f" after {work.context:,}" if work.context else ""
-    words = [f"{many} of {work.tokens:,} new positions{after}", f"weights {work.weights}", f"products {work.compute}"]
+    positions = f" of {work.tokens:,} new positions{after}" if what == "tok" else ""
+    words = [f"{many}{positions}", f"weights {work.weights}", f"products {work.compute}"]
     words += [f"cache {work.cache}"] if work.phase in ("prefill", "decode") else []
     if t := work.training:
         words += [f"{t.method}" + (f" of rank {t.rank}" if t.method != "full" else ""), f"optimizer {t.optimizer}"]
@@ -89,7 +91,8 @@ def limit_lines(limit: Limit) -> Iterator[str]:
 def step_title(step: Step, what: str) -> str:
     """Σ seconds, and the speed that they give: the number of the table."""
     rate = f" = {units.digits(step.tokens / step.seconds, whole=True)} {what}/s" if step.seconds > 0 else ""
-    return f"{step.phase}: {step.tokens:,.10g} {what} in {units.seconds(step.seconds)}{rate}"
+    many = "s" * (what != "tok" and step.tokens != 1)
+    return f"{step.phase}: {step.tokens:,.10g} {what}{many} in {units.seconds(step.seconds)}{rate}"
 
 
 def terms_block(step: Step) -> Block:

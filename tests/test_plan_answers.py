@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import subprocess
 import sys
@@ -246,12 +247,42 @@ def test_under_a_second_without_torch_or_numpy() -> None:
         ({"gpu": "RTX 3090", "engine": "ollama-2"}, "no measured rows of engine 'ollama-2'. Known: .*llama.cpp.*vllm"),
         ({"gpu": "RTX 3090", "target_tps": math.nan}, "target_tps"),
         ({"gpu": "no such card"}, "no card named"),
+        ({"gpu": "M2", "count": 2}, "M2 and its memory are one chip"),
+        ({"gpu": "RTX 3090", "count": 10**30}, "plans are made for 100,000 at most"),
+        ({"gpu": "RTX 3090", "users": 10**10}, "plans are made for 1,000,000,000 at most"),
+        ({"gpu": "RTX 3090", "batch": 10**26, "task": "train"}, "at most"),
+        ({"gpu": "RTX 3090", "price_per_hour": 1e308}, "price_per_hour is 1e.308"),
+        ({"gpu": "RTX 3090", "electricity": 1e308}, "electricity is 1e.308"),
+        ({"gpu": "RTX 3090", "precision": ""}, "no precision ''"),
+        ({"gpu": "RTX 3090", "precision": "fp64"}, "not planned in 'fp64'"),
+        (
+            {"gpu": "RTX 3090", "precision": "q4_k_m", "task": "train"},
+            "train is not planned in 'q4_k_m'. Possible: bf16",
+        ),
+        ({"gpu": "RTX 3090", "precision": "q4_k_m", "task": "lora"}, "lora is not planned in 'q4_k_m'"),
+        ({"gpu": "RTX 3090", "precision": "fp8", "task": "qlora"}, "packs the frozen weights in nf4 itself"),
         ({"gpu": "RTX 3090", "batch": 2, "users": 3}, "both say how many"),
     ],
 )
 def test_refusals_name_what_is_wrong(asked: dict[str, Any], words: str) -> None:
     with pytest.raises(UserError, match=words):
         plan(Question(LLAMA, **asked))
+
+
+@pytest.mark.parametrize(
+    "asked", [{"count": 100_000}, {"count": 99_991}, {"users": 10**9}, {"context": 1}, {"context": 2},
+              {"target_tps": 1e300}, {"max_price": 1e300}, {"price_per_card": 1e-300}, {"price_per_hour": 1e9}]
+)  # fmt: skip
+def test_extremes_give_finite_numbers(asked: dict[str, Any]) -> None:
+    answer = plan(Question(LLAMA, any=True, **asked))
+    for c in answer.candidates:
+        assert all(math.isfinite(n) for n in numbers(asdict(c)))
+    json.dumps(asdict(answer), allow_nan=False)
+
+
+def test_four_bit_weights_are_not_split_inside_a_matrix() -> None:
+    for c in plan(Question(read_model("qwen2.5-32b"), "qlora", any=True)).candidates:
+        assert c.layout.tensor == 1, c.gpu
 
 
 def test_the_nearest_row_is_the_row_itself() -> None:

@@ -176,6 +176,10 @@ def test_the_cpu_is_asked_about_by_its_profile(tmp_path: Path, monkeypatch: pyte
         (["--task", "bake"], ["bake"]),
         (["--engine", "ollama-2", "--any"], ["ollama-2", "llama.cpp", "vllm"]),
         (["--precision", "q9", "--any"], ["q9", "q8_0"]),
+        (["--precision", "Q4_K_M", "--task", "train", "--any"], ["q4_k_m", "bf16"]),
+        (["--count", "99999999999999999999", "--gpu", "RTX 3090"], ["99,999,999,999,999,999,999", "100,000"]),
+        (["--gpu", "M2", "--count", "2"], ["M2", "--count"]),
+        (["--gpu", "💥"], ["💥"]),
     ],
 )
 def test_what_makes_no_sense_is_one_line_with_the_numbers_and_code_2(arguments: list[str], words: list[str]) -> None:

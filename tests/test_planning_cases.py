@@ -17,6 +17,7 @@ from nearpeak.planning.cards import Card, card_of
 from nearpeak.planning.communication import imbalance, stages
 from nearpeak.planning.memory import (
     compute_buffer,
+    expanded_cache,
     fixed_overhead,
     inference_memory,
     pool_bytes,
@@ -34,6 +35,48 @@ def card(name: str) -> Card:
     found = card_of(find_by_name(name))
     assert found is not None
     return found
+
+
+def test_4_an_engine_may_keep_latents_expanded() -> None:
+    # DeepSeek-V3, 65,536 positions, llama.cpp before it had latent attention: 61 layers · 128 heads · (192 + 128)
+    # numbers · 2 bytes a position are 305 GiB, and the scores of 512 positions in fp32 16 GiB: 321 GiB more than at
+    # context 1. With latents, 61 · 576 · 2 bytes: 4.29 GiB.
+    spec, context = read_model("deepseek-v3"), 65_536
+    work = Workload("decode", 1, 1, context - 1, "q4_k_m")
+    assert expanded_cache(spec, work) == 61 * 128 * (192 + 128) * 2 * context
+    scores = 512 * context * 128 * 4
+    assert (expanded_cache(spec, work) + scores) / GIB == pytest.approx(321, abs=0.5)
+    now = inference_memory(spec, work, Layout(), "llama.cpp", 0.0)
+    assert now.kv == 61 * 576 * 2 * context
+    question = Question(spec, gpu="B300", count=4, precision="q4_k_m", context=context)
+    assert any("before April 2025 keeps latents expanded: 305.0 GiB" in n for n in plan(question).candidates[0].notes)
+    assert expanded_cache(read_model("llama-3.1-8b"), work) == 0.0
+
+
+def test_8_a_hybrid_model_fits_where_tools_said_no() -> None:
+    # Qwen3.6-27B (the shape of 3.5), 262,144 positions, four slots: 16,384 MiB of cache and 598.5 MiB of state beside
+    # 4-bit weights, about 47 GB in all with its projector and buffers; the tool asked for about 75.
+    spec = read_model("qwen3.5-27b")
+    one = inference_memory(spec, Workload("decode", 1, 1, 262_143, "q8_0"), Layout(), "llama.cpp", 0.0)
+    assert one.kv / MIB == pytest.approx(16_384 + 598.5 / 4, rel=1e-3)
+    assert 44e9 < one.total < 50e9
+
+
+def test_11_active_parameters_are_no_measure_of_memory() -> None:
+    # Qwen3.5-122B-A10B, Q4_K_M, on 48 GB: 125.1e9 · 0.58 to 0.606 bytes are 73 to 76 GB; "33 GB, perfect fit" it is not
+    found = plan(Question(read_model("qwen3.5-122b-a10b"), gpu="RTX A6000", count=1, precision="q4_k_m")).candidates[0]
+    assert not found.fits
+    assert 73e9 < found.memory.weights < 76.5e9
+
+
+def test_15_bits_of_a_mix_decide_on_a_card_of_40_gb() -> None:
+    # Llama-3.1-70B in Q4_K_M: 42.52 GB at 4.82 bits a weight, not 35 or 32.9: not on a 40 GB card, on one of 48
+    spec = read_model("llama-3.1-70b")
+    fits = {
+        name: plan(Question(spec, gpu=name, count=1, precision="q4_k_m", context=2048)).candidates[0].fits
+        for name in ("A100 SXM4 40 GB", "RTX A6000")
+    }
+    assert fits == {"A100 SXM4 40 GB": False, "RTX A6000": True}
 
 
 def test_17_a_context_is_not_counted_twice() -> None:

@@ -62,6 +62,8 @@ def plan(
 
     if html:
         check_writable(html)
+    if asked.get("precision") is not None:
+        asked["precision"] = asked["precision"].lower()  # people write Q4_K_M and BF16 as well
     spec = read_model(model)
     question, said = question_of(spec, gpu, every, profile, {k: v for k, v in asked.items() if v is not None})
     answer = _with_notes(planned(question), said)

@@ -80,7 +80,7 @@ def digits(value: float) -> str:
 
 
 def _lack(c: Candidate) -> str:
-    return f"{max(0, c.memory.total - c.memory.capacity) / 2**30:.1f} GiB"
+    return f"{max(0, c.memory.total - c.memory.capacity) / 2**30:,.1f} GiB"
 
 
 def _least(ranked: Sequence[Candidate]) -> str:

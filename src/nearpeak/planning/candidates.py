@@ -12,7 +12,7 @@ from nearpeak.planning.cards import Card
 from nearpeak.planning.efficiency import Efficiency, Where
 from nearpeak.planning.facts import ModelFacts
 from nearpeak.planning.layouts import inference_layouts, training_layouts
-from nearpeak.planning.memory import inference_memory, pool_bytes, training_memory
+from nearpeak.planning.memory import expanded_cache, inference_memory, pool_bytes, training_memory
 from nearpeak.planning.precisions import Bits, bits_of, compute_of
 from nearpeak.planning.speed import (
     PREFILL_READ,
@@ -82,7 +82,8 @@ class Task:
         if known is None:
             work = self.works[0]
             if self.training:
-                known = tuple(training_layouts(self.facts, count, work.batch, work.tokens, linked, card.node))
+                packed = bool(work.training) and work.training.method == "qlora"
+                known = tuple(training_layouts(self.facts, count, work.batch, work.tokens, linked, card.node, packed))
             else:
                 known = inference_layouts(self.facts, count, self.engine, linked, card.node)
             self._layouts[key] = known
@@ -273,6 +274,8 @@ def _notes(task: Task, card: Card, choice: Choice) -> tuple[str, ...]:
             f"{task.engine} takes a pool of {pool / 2**30:.0f} GiB of each {card.name} from the start, needed or not"
         )
     work = task.works[choice.place]
+    if task.engine == "llama.cpp" and (old := expanded_cache(task.spec, work)) and not work.training:
+        notes.append(f"llama.cpp from before April 2025 keeps latents expanded: {old / 2**30:,.1f} GiB of cache in all")
     if work.training:
         notes.append(f"recipe: recompute {work.training.recompute}, loss {work.training.loss}")
     return tuple(notes)
@@ -378,7 +381,7 @@ NO_FIT = "it does not fit"
 
 def _too_small(task: Task, card: Card, count: int, layout: Layout, memory: Memory) -> Candidate:
     lack = memory.total - memory.capacity
-    notes = (f"{lack / 2**30:.1f} GiB short on each of {count}" if count > 1 else f"{lack / 2**30:.1f} GiB short",)
+    notes = (f"{lack / 2**30:,.1f} GiB short" + (f" on each of {count}" if count > 1 else ""),)
     names = ("prefill_tokens_per_s", "decode_tokens_per_s", "train_tokens_per_s", "joules_per_token",
              "cost_per_million_tokens")  # fmt: skip
     return Candidate(

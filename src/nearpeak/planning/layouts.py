@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from nearpeak.planning.facts import ModelFacts
@@ -12,7 +13,9 @@ LONG = 32768  # positions from which splitting a sequence over cards is worth it
 
 
 def divisors(number: int) -> list[int]:
-    return [n for n in range(1, number + 1) if number % n == 0]
+    """All of them, the smallest first."""
+    small = [n for n in range(1, math.isqrt(number) + 1) if number % n == 0]
+    return small + [number // n for n in reversed(small) if n * n != number]
 
 
 def inference_layouts(facts: ModelFacts, count: int, engine: str, linked: bool, node: int = 8) -> tuple[Layout, ...]:
@@ -55,13 +58,14 @@ def tensors(facts: ModelFacts, count: int, node: int = 8) -> list[int]:
 
 
 def training_layouts(
-    facts: ModelFacts, count: int, batch: int, sequence: int, linked: bool, node: int = 8
+    facts: ModelFacts, count: int, batch: int, sequence: int, linked: bool, node: int = 8, packed: bool = False
 ) -> Iterator[Layout]:
     """Layouts of `count` cards for a step of `batch` sequences, the plainest first: replicas that share their states
     (and plain replicas), then tensor, pipeline and context parallelism. Each with every micro-batch from the largest
-    power of two that divides a replica's share down to 1."""
+    power of two that divides a replica's share down to 1. packed: 4-bit weights, which no trainer splits inside a
+    matrix (bitsandbytes and torchao shard them)."""
     options = []
-    for tensor in tensors(facts, count, node) if linked else [1]:
+    for tensor in tensors(facts, count, node) if linked and not packed else [1]:
         for pipeline in divisors(count // tensor):
             if pipeline > max(1, facts.layers) or (pipeline > 1 and not linked):
                 continue

@@ -70,6 +70,15 @@ def compute_buffer(spec: ModelSpec, context: int, chunk: int, layout: Layout) ->
     return size
 
 
+def expanded_cache(spec: ModelSpec, work: Workload) -> float:
+    """Bytes of all sequences' keys and values where latent attention's are kept expanded, in 16 bits; 0 for models
+    without it. So llama.cpp did before pull request 12801 (April 2025)."""
+    each = sum(
+        p.count * p.heads * (p.head_dim + p.value_dim) for p in spec.parts if isinstance(p, Attention) and p.latent
+    )
+    return 2.0 * each * work.batch * (work.context + work.tokens)
+
+
 def pool_bytes(engine: str, capacity: float) -> float | None:
     """What a serving engine takes of a card from the start, and what a monitor then shows: no measure of the need.
     None for engines that take what they need."""

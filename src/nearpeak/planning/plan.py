@@ -14,7 +14,7 @@ from nearpeak.planning.efficiency import load_efficiency
 from nearpeak.planning.facts import ModelFacts, facts_of
 from nearpeak.planning.measured import Claim, nearest_row
 from nearpeak.planning.processor import processor_card
-from nearpeak.planning.question import DEFAULT_CONTEXT, DEFAULT_OUTPUT_SHARE, Question
+from nearpeak.planning.question import DEFAULT_CONTEXT, DEFAULT_OUTPUT_SHARE, TRAINED, Question
 from nearpeak.planning.ranking import rank, rule
 from nearpeak.records.errors import UserError
 from nearpeak.records.machine_profile import MachineProfile
@@ -53,6 +53,10 @@ def plan(question: Question) -> Plan:
             if question.max_price is not None and (price is None or price * count > question.max_price):
                 continue
             found.append(candidate(task, card, spec, count))
+    if not found and question.max_price is None:
+        raise UserError(
+            f"{cards[0][0].name} and its memory are one chip, not joined with others: ask for a --count of 1."
+        )
     if question.max_price is not None:
         notes.append(f"left out: cards without a known price, or above {question.max_price:g} US$ together")
     prompt = next(iter(tasks.values())).prompt if tasks else 0
@@ -173,7 +177,8 @@ def _recipes(question: Question, facts: ModelFacts, batch: int, context: int) ->
     )  # fmt: skip
     chunked = replace(plain, loss="chunked")
     recipes = (plain, chunked, replace(chunked, recompute="full"))
-    return [Workload("train", batch, tokens, 0, precision, precision, "bf16", recipe) for recipe in recipes]
+    compute = precision if precision in TRAINED else "bf16"
+    return [Workload("train", batch, tokens, 0, precision, compute, "bf16", recipe) for recipe in recipes]
 
 
 def _model(question: Question, facts: ModelFacts) -> dict[str, object]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from nearpeak.limits.precision import weight_bits
 from nearpeak.planning.efficiency import engines
 from nearpeak.records.errors import UserError
 from nearpeak.records.machine_profile import MachineProfile
@@ -17,6 +18,15 @@ TASKS: tuple[Task, ...] = ("infer", "train", "lora", "qlora")
 DEFAULT_CONTEXT = 4096
 DEFAULT_OUTPUT_SHARE = 0.25  # of the context is written by the model, the rest is the prompt
 DEFAULT_ELECTRICITY = 0.25  # US dollars a kWh, 2026-12: between the household price in the United States and in Germany
+
+
+# What a plan is made for at most: more cards than any cluster has, more sequences than any step.
+MOST_CARDS, MOST_SEQUENCES, MOST_DOLLARS = 100_000, 10**9, 1e9
+# Weights that are trained, or that adapters are trained on: GGUF mixes and 4-bit floats are for inference.
+TRAINED = ("bf16", "fp16", "fp32")
+PRECISIONS: dict[str, tuple[str, ...]] = {
+    "train": TRAINED, "lora": (*TRAINED, "fp8", "int8", "int4", "nf4"), "qlora": TRAINED,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -64,12 +74,18 @@ class Question:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise UserError(f"{name} is {value}: it must be 1 or more.")
+            most = MOST_CARDS if name == "count" else MOST_SEQUENCES
+            if value is not None and value > most:
+                raise UserError(f"{name} is {value:,}: plans are made for {most:,} at most.")
         for name in ("target_tps", "max_price", "price_per_hour", "price_per_card"):
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise UserError(f"{name} is {value:g}: it must be above 0.")
-        if not self.electricity >= 0:
-            raise UserError(f"electricity is {self.electricity:g}: it must be 0 or more.")
+            if value is not None and name.startswith("price") and value > MOST_DOLLARS:
+                raise UserError(f"{name} is {value:g}: it must be {MOST_DOLLARS:g} US dollars or less.")
+        if not 0 <= self.electricity <= MOST_DOLLARS:
+            raise UserError(f"electricity is {self.electricity:g}: it must be from 0 to {MOST_DOLLARS:g} US dollars.")
+        self._check_precision()
         if self.engine is not None and self.engine not in engines():
             raise UserError(f"no measured rows of engine {self.engine!r}. Known: {', '.join(engines())}.")
         if self.gpu is None and not self.any and self.profile is None:
@@ -80,6 +96,19 @@ class Question:
             raise UserError(f"{self.task} is planned for text models; {self.spec.name} is there to {self.spec.task}.")
         if self.batch is not None and self.users is not None and self.task == "infer" and self.batch != self.users:
             raise UserError(f"batch {self.batch} and users {self.users} both say how many sequences run at once.")
+
+    def _check_precision(self) -> None:
+        """A precision is one that the task can have; qlora packs the frozen weights itself (nf4)."""
+        if self.precision is None:
+            return
+        known = PRECISIONS.get(self.task)
+        if known and self.precision not in known:
+            why = ": qlora packs the frozen weights in nf4 itself" if self.task == "qlora" else ""
+            raise UserError(f"{self.task} is not planned in {self.precision!r}{why}. Possible: {', '.join(known)}.")
+        if self.precision in ("fp64", "tf32"):
+            raise UserError(f"inference is not planned in {self.precision!r}: models are run in fp32 or less.")
+        if self.precision != "stored":
+            weight_bits(self.precision)
 
     @property
     def sequences(self) -> int:

@@ -39,7 +39,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen2": ("Qwen2", _rope(theta=1e6)),
     "qwen2 yarn": ("Qwen2", _rope("yarn", factor=4.0, original_max_position_embeddings=32)),
     "qwen3": ("Qwen3", {"head_dim": 32, "tie_word_embeddings": True, **_rope()}),
-    "qwen3_moe": ("Qwen3Moe", {"head_dim": 32, "num_experts": 5, "num_experts_per_tok": 2, "moe_intermediate_size": 40,
+    "qwen3_moe": ("Qwen3Moe", {"head_dim": 32, "num_experts": 5, "num_experts_per_tok": 2, "moe_intermediate_size": 32,
                                "norm_topk_prob": True, "mlp_only_layers": [], "decoder_sparse_step": 1, **_rope()}),
     "gemma2": ("Gemma2", {"head_dim": 32, "sliding_window": 6, "query_pre_attn_scalar": 32, "num_hidden_layers": 4,
                           "attn_logit_softcapping": 5.0, "final_logit_softcapping": 3.0, "tie_word_embeddings": True}),

@@ -72,6 +72,13 @@ class Checkpoint:
         """Where the tensor that holds it begins."""
         return self.files.places[self.held[name].name]
 
+    def read_ahead(self, name: str) -> int:
+        """Have the bytes of one tensor in memory on return, where the system can be told to; how many they are."""
+        held, size = self.held[name], self.weight(name).bytes
+        place = self.files.places[held.name]
+        self.files.file_of(place).read_ahead(place.begin + size * (held.expert or 0), size)
+        return size
+
     def read(self, name: str, dtype: torch.dtype | None = None) -> torch.Tensor:
         """The tensor on the CPU as transformers would have it. dtype None: as stored, packed types as fp32. No copy
         where the file has it so. Do not write to it."""

@@ -133,7 +133,8 @@ def _rope(keys: Keys, values: Values, constants: Constants) -> Values:
     if rotary < head_dim:
         if keys.architecture not in PARTIAL:
             raise keys.error("rope.dimension_count", f"is {rotary} of {head_dim}: this family turns all of them")
-        found["partial_rotary_factor"] = rotary / head_dim
+        part = rotary / head_dim
+        found["partial_rotary_factor"] = part if int(part * head_dim) == rotary else math.nextafter(part, 1)
     scale = _number(keys, "attention.scale", head_dim**-0.5, 0, 1e6)
     if not math.isclose(scale, head_dim**-0.5, rel_tol=1e-5):
         raise keys.error("attention.scale", f"is {scale:g}; {head_dim**-0.5:g} is computed")
@@ -141,8 +142,8 @@ def _rope(keys: Keys, values: Values, constants: Constants) -> Values:
     if values["model_type"] == "gemma3_text":
         local = _number(keys, "rope.freq_base_swa", 10_000.0, 0, 1e12)
         both = {"full_attention": rope, "sliding_attention": {"rope_type": "default", "rope_theta": local}}
-        return {**found, "rope_parameters": both}
-    return {**found, "rope_theta": theta, "rope_parameters": rope}
+        return {"rope_parameters": both}
+    return {"rope_theta": theta, "rope_parameters": rope}
 
 
 def _scaling(keys: Keys, values: Values, rotary: int, constants: Constants) -> Values:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import numpy as np
     import torch
 
-POPULATE_READ = 22  # MADV_POPULATE_READ of Linux 5.14, for which Python has no name: read now, map all pages at once
+POPULATE_READ = 22  # MADV_POPULATE_READ of Linux 5.14: read now, map all pages at once
 CHUNK = 16 << 20  # bytes that are asked of the disk, or compared, at a time
 PAGE = mmap.ALLOCATIONGRANULARITY
 
@@ -63,10 +63,18 @@ class MappedFile:
         return data.view(dtype).reshape(shape)
 
     def read_ahead(self, begin: int, size: int) -> None:
-        """Have these bytes in memory on return, where the system can be told to; else they come as they are touched."""
+        """Have these bytes in memory on return, where the system can be told to; else they come as they are touched.
+        Other threads run meanwhile."""
+        import ctypes
+
+        address = self.raw(0, len(self.map)).ctypes.data
+        try:
+            advise = ctypes.CDLL(
+                None
+            ).madvise  # not mmap's own, which holds the interpreter's lock while the disk reads
+        except (OSError, AttributeError, TypeError):
+            return
         for start in range(begin // PAGE * PAGE, begin + size, CHUNK):
             length = min(CHUNK, begin + size - start)
-            try:
-                self.map.madvise(POPULATE_READ, start, length)
-            except (OSError, ValueError, AttributeError):  # an older kernel, or another system
-                return
+            if advise(ctypes.c_void_p(address + start), ctypes.c_size_t(length), POPULATE_READ):
+                return  # an older kernel, or another system

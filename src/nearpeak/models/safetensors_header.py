@@ -33,6 +33,8 @@ def read_header_and_places(path: Path) -> tuple[dict[str, Weight], dict[str, Pla
     places: list[tuple[int, int, str]] = []
     for name, entry in entries.items():
         if name == "__metadata__":
+            if not isinstance(entry, dict) or not all(isinstance(value, str) for value in entry.values()):
+                raise UserError(f"{path}: __metadata__ is no object of texts. Fetch the file again.")
             continue
         dtype, shape, begin, end = _entry(path, name, entry)
         label, bits = DTYPES[dtype]

@@ -52,12 +52,6 @@ class TensorFiles:
         """Raise UserError where this tensor is of a dtype that read would not give."""
         raise NotImplementedError
 
-    def read_ahead(self, name: str) -> int:
-        """Have the bytes of one tensor in memory on return; how many they are."""
-        place, weight = self.places[name], self.weights[name]
-        self.file_of(place).read_ahead(place.begin, weight.bytes)
-        return weight.bytes
-
     def same(self, name: str, other: str) -> bool:
         """Two tensors hold the same bytes, and mean the same by them."""
         import numpy as np

@@ -1,0 +1,226 @@
+"""`nearpeak run`: a local model answers, and the run is held against what the device could have given."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from nearpeak.inference.engine import Asked
+    from nearpeak.inference.session import Session, Wanted
+    from nearpeak.models.tokenizer import Tokenizer
+    from nearpeak.records.device import Device
+    from nearpeak.records.machine_profile import DeviceProfile
+    from nearpeak.records.outcome import Outcome
+
+A_CHECK_DID_NOT_HOLD = 3
+PRECISIONS = ("bf16", "fp16", "fp32", "int8", "int4")
+CONVERSATION = 4096
+"""Positions that a conversation has room for, where nothing else is asked and the model has so many."""
+
+
+@click.command("run")
+@click.argument("model", metavar="MODEL")
+@click.argument("prompt", required=False)
+@click.option("--chat", is_flag=True, help="Hold a conversation: one message a line, until end of file or Ctrl-C.")
+@click.option("--raw", is_flag=True, help="Continue the prompt as plain text, without the model's chat template.")
+@click.option("--system", help="What the model is told before the conversation.")
+@click.option("--max-tokens", type=int, default=512, show_default=True, help="The longest answer.")
+@click.option("--temperature", type=float, default=0.0, show_default=True, help="0: always the likeliest token.")
+@click.option("--top-k", type=int, default=0, help="Draw from the K likeliest tokens only; 0: from all.")
+@click.option("--top-p", type=float, default=1.0, help="Draw from the likeliest tokens that together have P.")
+@click.option("--min-p", type=float, default=0.0, help="Leave out tokens less likely than P times the likeliest.")
+@click.option("--seed", type=int, help="The same draws again.")
+@click.option("--stop", "stops", multiple=True, help="End the answer before this text; may repeat.")
+@click.option("--precision", type=click.Choice(PRECISIONS), default="bf16", show_default=True, help="Of the weights.")
+@click.option("--device", help='"cpu", "gpu", or a device\'s id or its beginning.')
+@click.option("--context", type=int, help="Positions to make room for. Without it as many as prompt and answer need.")
+@click.option("--logprobs", type=int, help="Tell each token's log-probability, and those of the K likeliest.")
+@click.option("--lora", type=click.Path(path_type=Path), help="A peft adapter's folder, merged into the weights.")
+@click.option("--check", is_flag=True, help="Compare the logits with the reference path in fp32: do they agree?")
+@click.option("--json", "as_json", is_flag=True, help="Print the outcome as one JSON document.")
+def run(
+    model: str,
+    prompt: str | None,
+    chat: bool,
+    raw: bool,
+    system: str | None,
+    max_tokens: int,
+    temperature: float,
+    top_k: int,
+    top_p: float,
+    min_p: float,
+    seed: int | None,
+    stops: tuple[str, ...],
+    precision: str,
+    device: str | None,
+    context: int | None,
+    logprobs: int | None,
+    lora: Path | None,
+    check: bool,
+    as_json: bool,
+) -> int:
+    """Answer PROMPT with the model in a folder or a .gguf file, on this machine alone. The text goes to standard
+    output; speed, energy and the share of the limit go to standard error.
+
+    Exit code 3: --check found that the logits do not agree.
+
+    Example: nearpeak run SmolLM2-135M-Instruct.Q4_1.gguf "What is the capital of France?"
+    """
+    from nearpeak.inference.engine import Asked
+    from nearpeak.inference.sampling import Sampling
+    from nearpeak.inference.session import Wanted, open_session
+    from nearpeak.records.errors import UserError
+
+    if chat and as_json:
+        raise UserError("--chat is a conversation on a terminal, --json one document. Leave one of them out.")
+    if raw and (system is not None or chat):
+        raise UserError("--raw leaves the chat template out, so it goes with neither --system nor --chat.")
+    if prompt is None and not chat and not check:
+        raise UserError('nothing is asked. Give a prompt: nearpeak run MODEL "What is the capital of France?"')
+    sampling = Sampling(temperature, top_k, top_p, min_p, seed)
+    wanted = Wanted(model, precision, device, context, lora)
+    if check:
+        return _check(wanted, as_json)
+
+    def ask(ids: Sequence[int]) -> Asked:
+        return Asked(tuple(ids), sampling, max_tokens, stops, logprobs)
+
+    if chat:
+        return _converse(wanted, prompt, system, max_tokens, ask)
+    session, ids = open_session(wanted, lambda t: _ids(t, prompt or "", system, raw), max_tokens, _note)
+    outcome = _answer(session, ask(ids), (lambda text: None) if as_json else _say)
+    if as_json:
+        print(json.dumps(asdict(outcome), ensure_ascii=False, allow_nan=False, indent=1))
+    else:
+        print(flush=True)
+        _show(outcome)
+    return 0
+
+
+def _ids(tokenizer: Tokenizer, prompt: str, system: str | None, raw: bool) -> list[int]:
+    """Through the chat template where the model has one, and --raw does not leave it out."""
+    from nearpeak.records.errors import UserError
+
+    if raw or tokenizer.chat_template is None:
+        if system is not None:
+            raise UserError("this model has no chat template, so it has no place for --system.")
+        return tokenizer.encode(prompt)
+    return tokenizer.encode_chat([*_told(system), {"role": "user", "content": prompt}])
+
+
+def _told(system: str | None) -> list[dict[str, str]]:
+    return [] if system is None else [{"role": "system", "content": system}]
+
+
+def _answer(session: Session, asked: Asked, say: Callable[[str], None]) -> Outcome:
+    from nearpeak.inference.outcome import outcome_of
+
+    answer, ran, load = session.answer(asked, say)
+    return outcome_of(answer, ran, session.spec, _profile(session.device, ran.compute), load)
+
+
+def _converse(
+    wanted: Wanted, first: str | None, system: str | None, max_tokens: int, ask: Callable[[Sequence[int]], Asked]
+) -> int:
+    """Message and answer in turn. The conversation so far stays in the cache."""
+    from nearpeak.inference.session import open_session
+    from nearpeak.records.errors import UserError
+
+    messages = _told(system)
+    lines = iter(lambda: _read_line(), None)
+    message = first if first is not None else next(lines, None)
+    session = None
+    while message is not None:
+        messages.append({"role": "user", "content": message})
+
+        def ids_of(tokenizer: Tokenizer) -> list[int]:
+            return tokenizer.encode_chat(messages)
+
+        if session is None:
+            roomy = replace(wanted, context=wanted.context or CONVERSATION)
+            session, ids = open_session(roomy, ids_of, max_tokens, _note)
+        else:
+            ids = tuple(ids_of(session.tokenizer))
+        try:
+            outcome = _answer(session, ask(ids), _say)
+        except UserError as error:  # one message that does not fit leaves the conversation as it was
+            print(f"nearpeak: {error}", file=sys.stderr)
+            messages.pop()
+        else:
+            print(flush=True)
+            _show(outcome)
+            messages.append({"role": "assistant", "content": str(outcome.result["text"])})
+        message = next(lines, None)
+    return 0
+
+
+def _read_line() -> str | None:
+    """One message; None at the end of input. Empty lines are passed over."""
+    while True:
+        if sys.stdin.isatty():
+            print("> ", end="", file=sys.stderr, flush=True)
+        line = sys.stdin.readline()
+        if not line:
+            return None
+        if line.strip():
+            return line.rstrip("\n")
+
+
+def _check(wanted: Wanted, as_json: bool) -> int:
+    from nearpeak.inference.session import check
+
+    found = check(wanted, _note)
+    if as_json:
+        print(json.dumps(asdict(found), indent=1))
+    else:
+        from nearpeak.report.run_table import check_lines
+
+        print("\n".join(check_lines(asdict(found))))
+    return 0 if found.agree else A_CHECK_DID_NOT_HOLD
+
+
+@cache  # a conversation asks each turn
+def _profile(device: Device, compute: str) -> DeviceProfile | None:
+    """What this device sustains: the kept machine profile; where there is none, the few ceilings that a run needs are
+    measured now, after the answer, so that nobody waits for them."""
+    import torch
+
+    from nearpeak.ceilings.bench import Bench
+    from nearpeak.ceilings.needed import measure_needed
+    from nearpeak.hardware.catalogue import find_spec
+    from nearpeak.hardware.devices import sensors_of
+    from nearpeak.planning.machine import kept_profile
+
+    kept = kept_profile((device,) if device.kind == "gpu" else ())
+    found = next((d for d in kept.devices if d.id == device.id), None) if kept else None
+    if found is None:
+        _note(f"measuring what {device.name} can give (`nearpeak measure` keeps it for the next time)")
+        place = torch.device(device.torch_name or "cpu")
+        bench = Bench(device, place, sensors_of(device), find_spec(device), True)
+        found = measure_needed(bench, compute, "fp32")
+    return found
+
+
+def _say(text: str) -> None:
+    print(text, end="", flush=True)
+
+
+def _note(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def _show(outcome: Outcome) -> None:
+    from rich.console import Console
+
+    from nearpeak.report.run_table import render
+
+    narrow = not sys.stderr.isatty()
+    render(asdict(outcome), Console(stderr=True, width=110 if narrow else None, highlight=False))

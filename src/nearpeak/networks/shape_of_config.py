@@ -89,7 +89,7 @@ def _layered(
 ) -> DecoderShape:
     """Layers by their kinds; `layer_types` of the file goes before `kinds`."""
     listed = keys.listed("layer_types", len(shape.layers)) or kinds
-    window = keys.size_or("sliding_window", None)
+    window = keys.size_or("sliding_window", None) if SLIDING in listed else None
     layers = []
     for kind in listed:
         if kind not in (FULL, SLIDING):

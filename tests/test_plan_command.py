@@ -20,7 +20,7 @@ from nearpeak.hardware.nvml import Nvml
 from nearpeak.models.read import read_model
 from nearpeak.planning import machine
 from nearpeak.planning.machine import cards_here, devices_here, kept_profile
-from nearpeak.planning.neighbours import curves, steps, variations
+from nearpeak.planning.neighbours import curves, more_cards, steps, variations
 from nearpeak.planning.question import Question
 from nearpeak.planning.variants import COMMONEST, card_named
 from nearpeak.records.errors import UserError
@@ -296,3 +296,12 @@ def test_the_document_has_every_field_of_the_issue_and_null_where_absent() -> No
     steps_ = body["candidates"][2]["steps"]
     assert steps_[0]["seconds"] == pytest.approx(0.0212)
     assert "ops" not in body
+
+
+def test_more_cards_begin_where_the_states_could_lie() -> None:
+    c = one_3090()  # 15 GiB of weights: 23.5 GiB a card
+    assert more_cards(c) == [2, 4, 8, 16, 32]
+    big = dataclasses.replace(c, memory=dataclasses.replace(c.memory, weights=20 * c.memory.capacity))
+    assert more_cards(big) == [16, 32]
+    never = dataclasses.replace(c, memory=dataclasses.replace(c.memory, weights=10**6 * c.memory.capacity))
+    assert more_cards(never) == [32], "the last try is told all the same"

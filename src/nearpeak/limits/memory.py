@@ -117,7 +117,7 @@ def _saved(
 ) -> tuple[float, float]:  # fmt: skip
     """Activations kept for the backward pass by all pieces of a stage, and those of the largest block alone."""
     sequences, width = at_once(workload, layout), widths(spec)
-    recompute = how.training.recompute
+    recompute, layers = how.training.recompute, spec.layers
     mixer = wide = kept = 0.0
     for part in spec.parts:
         length = spec.streams.get(part.stream) or workload.tokens / layout.context
@@ -135,7 +135,7 @@ def _saved(
             whole = positions * block_input(part, how)
         elif recompute == "selective" and inside:
             whole = positions * selected_bytes(part, how)
-        kept += pieces_on(part, spec, layout, stage) * whole
+        kept += pieces_on(part, spec, layout, stage, layers) * whole
     in_flight = min(layout.pipeline, layout.micro_batches) if stage == "first" else 1
     return kept * in_flight, mixer + wide
 

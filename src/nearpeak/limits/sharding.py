@@ -49,8 +49,9 @@ def share_of(spec: ModelSpec, widths: Widths, layout: Layout, stage: Stage, trai
     """Sums over the parts on a stage, each divided as its kind can be."""
     weights = parameters = products = adapters = outer = 0.0
     mixer = wide = 0.0
+    layers = spec.layers
     for part in spec.parts:
-        pieces = pieces_on(part, spec, layout, stage)
+        pieces = pieces_on(part, spec, layout, stage, layers)
         if not pieces:
             continue
         if isinstance(part, Linear) and part.tied and stage == "last":
@@ -81,15 +82,15 @@ def spread(layout: Layout) -> int:
     return max(layout.tensor, layout.expert)
 
 
-def pieces_on(part: Part, spec: ModelSpec, layout: Layout, stage: Stage) -> float:
+def pieces_on(part: Part, spec: ModelSpec, layout: Layout, stage: Stage, layers: int | None = None) -> float:
     """How many of a part's pieces a stage holds; a stage with the most blocks is taken.
 
     Embeddings and convolutions begin the first stage; head, last norm and what follows end the last. A model without
-    blocks is divided evenly.
+    blocks is divided evenly. layers: the spec's, where the caller has them at hand.
     """
     if stage == "only" or layout.pipeline == 1:
         return part.count
-    layers = spec.layers
+    layers = layers or spec.layers
     if isinstance(part, Attention | Recurrent | FeedForward | Experts) or part.count > 1:
         return part.count * math.ceil(layers / layout.pipeline) / layers
     if not any(isinstance(p, Attention | Recurrent) for p in spec.parts):

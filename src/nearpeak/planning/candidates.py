@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from nearpeak.limits.limit import limit_of
 from nearpeak.limits.ops import ops_of
@@ -42,6 +44,21 @@ FLOP_TERMS = ("products", "scores", "experts", "prompts")
 
 
 @dataclass
+class Need:
+    """A layout under the recipe at `place`. alike: the same number for layouts that differ in their micro-batches
+    alone; total: bytes on its fullest device, counted when first asked for."""
+
+    task: Task
+    place: int
+    layout: Layout
+    alike: int
+
+    @cached_property
+    def total(self) -> int:
+        return self.task.memory(self.place, self.layout, 0.0).total
+
+
+@dataclass
 class Task:
     """What all candidates share: the model's sums, the works, and memory by layout, which no card changes.
 
@@ -61,7 +78,7 @@ class Task:
     rented: float | None
     price: float | None
     _memory: dict[tuple[int, Layout], Memory] = field(default_factory=dict)
-    _layouts: dict[tuple[int, bool, int], tuple[Layout, ...]] = field(default_factory=dict)
+    _needs: dict[tuple[int, int, bool, int], tuple[Need, ...]] = field(default_factory=dict)
     _ops: dict[int, tuple[Op, ...]] = field(default_factory=dict)
 
     @property
@@ -75,19 +92,26 @@ class Task:
             known = self._memory[place, layout] = count(self.spec, self.works[place], layout, self.engine, 0.0)
         return replace(known, capacity=int(capacity))
 
-    def layouts(self, count: int, card: Card) -> tuple[Layout, ...]:
+    def needs(self, place: int, count: int, card: Card) -> tuple[Need, ...]:
+        """The layouts of `count` cards that are joined alike, the same for all of them."""
         linked = card.link_kind != "none"
-        key = count, linked, card.node
-        known = self._layouts.get(key)
+        key = place, count, linked, card.node
+        known = self._needs.get(key)
         if known is None:
-            work = self.works[0]
-            if self.training:
-                packed = bool(work.training) and work.training.method == "qlora"
-                known = tuple(training_layouts(self.facts, count, work.batch, work.tokens, linked, card.node, packed))
-            else:
-                known = inference_layouts(self.facts, count, self.engine, linked, card.node)
-            self._layouts[key] = known
+            found = []
+            alike: dict[Layout, int] = {}
+            for layout in self._layouts(count, linked, card.node):
+                group = alike.setdefault(replace(layout, micro_batch=1, micro_batches=1), len(alike))
+                found.append(Need(self, place, layout, group))
+            known = self._needs[key] = tuple(found)
         return known
+
+    def _layouts(self, count: int, linked: bool, node: int) -> Iterable[Layout]:
+        work = self.works[0]
+        if work.training:
+            packed = work.training.method == "qlora"
+            return training_layouts(self.facts, count, work.batch, work.tokens, linked, node, packed)
+        return inference_layouts(self.facts, count, self.engine, linked, node)
 
     def ops(self, place: int) -> tuple[Op, ...]:
         if place not in self._ops:
@@ -114,47 +138,44 @@ def candidate(task: Task, card: Card, spec: Spec | None, count: int) -> Candidat
     """The best layout of `count` of this card. Of those that fit, the fastest; else the one that lacks least."""
     setup = _setup(task, card, Layout(), 0)
     fitting: list[Choice] = []
-    least: tuple[float, Layout, int, Memory] | None = None
-    for place, layout in _options(task, card, count):
-        memory = task.memory(place, layout, card.capacity)
-        if memory.total > memory.capacity:
-            if least is None or memory.total < least[0]:
-                least = memory.total, layout, place, memory
+    least: Need | None = None
+    for need in _options(task, card, count):
+        if need.total > int(card.capacity):
+            least = need if least is None or need.total < least.total else least
             continue
+        memory = task.memory(need.place, need.layout, card.capacity)
         if not HALVES & card.matmul.keys():
-            return _without_speed(task, card, count, layout, memory)
-        fitting.append(_time(task, replace(setup, layout=layout), place, memory))
+            return _without_speed(task, card, count, need.layout, memory)
+        fitting.append(_time(task, replace(setup, layout=need.layout), need.place, memory))
         if task.training and len(fitting) >= TRIED:
             break
     if fitting:
         return _told(task, card, spec, count, max(fitting, key=lambda c: _goal(task, c)))
     if least is None:
         return _no_layout(task, card, count)
-    return _too_small(task, card, count, least[1], least[3])
+    return _too_small(task, card, count, least.layout, task.memory(least.place, least.layout, card.capacity))
 
 
-def _options(task: Task, card: Card, count: int) -> list[tuple[int, Layout]]:
+def _options(task: Task, card: Card, count: int) -> Sequence[Need]:
     """Recipes and layouts to look at. In training only the largest micro-batch that fits of each layout is kept, and
     a recipe that computes twice only where none before it fits."""
-    layouts = task.layouts(count, card)
     if not task.training:
-        return [(len(task.works) - 1, layout) for layout in layouts]
-    found: list[tuple[int, Layout]] = []
-    smallest: list[tuple[int, Layout]] = []
+        return task.needs(len(task.works) - 1, count, card)
+    capacity = int(card.capacity)
+    found: list[Need] = []
+    smallest: list[Need] = []
     for place in range(len(task.works)):
-        done: set[tuple[int, ...]] = set()
-        for layout in layouts:
-            key = layout.data, layout.sharded, layout.tensor, layout.pipeline, layout.context, layout.expert
-            if key in done:
+        done = None  # the micro-batches of a layout follow one another, the largest first
+        for need in task.needs(place, count, card):
+            if need.alike == done:
                 continue
-            memory = task.memory(place, layout, card.capacity)
-            if memory.total <= memory.capacity:
-                done.add(key)
-                found.append((place, layout))
-            elif layout.micro_batch == 1:
-                smallest.append((place, layout))
-            if len(found) >= 2 * TRIED:
-                return found
+            if need.total <= capacity:
+                done = need.alike
+                found.append(need)
+                if len(found) >= 2 * TRIED:
+                    return found
+            elif need.layout.micro_batch == 1:
+                smallest.append(need)
         if found and place > 0:
             break
     return found or smallest

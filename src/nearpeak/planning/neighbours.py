@@ -32,11 +32,20 @@ def variations(question: Question, answer: Plan, planner: Planner) -> tuple[Vari
     if isinstance(context, int) and context > 1:
         other = 2 * context if first.fits else context // 2
         found += _tried(base, "context", other, planner) if other <= (question.spec.context or other) else ()
-    counts = [2 * first.count] if first.fits else [first.count * 2**n for n in range(1, 6)]
-    found += _first_that_fits([v for count in counts for v in _tried(base, "count", count, planner)])
+    counts = [2 * first.count] if first.fits else more_cards(first)
+    found += _first_that_fits(v for count in counts for v in _tried(base, "count", count, planner))
     if first.fits and question.task == "infer" and question.spec.task == "generate":
         found += _tried(base, "users", 16 * question.sequences, planner)
     return tuple(found)
+
+
+def more_cards(c: Candidate) -> list[int]:
+    """Twice to 32 times the cards of one that does not fit, without those that cannot hold its states, divided evenly;
+    at least the most."""
+    m = c.memory
+    states = (m.weights + m.gradients + m.optimizer) * c.count
+    counts = [c.count * 2**n for n in range(1, 6)]
+    return [n for n in counts if states / n <= 1.3 * m.capacity] or counts[-1:]
 
 
 def curves(
@@ -93,6 +102,11 @@ def _tried(base: Question, axis: str, value: int | str, planner: Planner) -> Ite
         yield Variation(axis, value, found[0])
 
 
-def _first_that_fits(tried: Sequence[Variation]) -> list[Variation]:
-    """The first that fits, else the last, which lacks least."""
-    return list(tried[: next((n for n, v in enumerate(tried, 1) if v.candidate.fits), 0)][-1:] or tried[-1:])
+def _first_that_fits(tried: Iterator[Variation]) -> list[Variation]:
+    """The first that fits, and none after it is tried; else the last, which lacks least."""
+    last: list[Variation] = []
+    for variation in tried:
+        last = [variation]
+        if variation.candidate.fits:
+            break
+    return last

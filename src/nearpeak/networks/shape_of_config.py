@@ -115,7 +115,8 @@ def _mistral(keys: ConfigKeys) -> DecoderShape:
 
 def _upper_layers(keys: ConfigKeys, layers: int) -> Kinds:
     """Qwen's: layers from max_window_layers on slide, if use_sliding_window says so."""
-    if not keys.flag("use_sliding_window") or keys.find("sliding_window") is None:
+    sliding, window = keys.flag("use_sliding_window"), keys.find("sliding_window")
+    if not sliding or window is None:
         return [FULL] * layers
     first = keys.find("max_window_layers")
     if isinstance(first, bool) or not isinstance(first, int) or first < 0:

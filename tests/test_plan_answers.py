@@ -299,6 +299,15 @@ def test_the_nearest_row_is_the_row_itself() -> None:
         assert found.source in {r.source for r in same}
 
 
+def test_the_nearest_row_is_of_the_method_that_was_asked() -> None:
+    for task, method in (("train", "full"), ("lora", "lora"), ("qlora", "qlora")):
+        found = plan(Question(LLAMA, task, gpu="RTX 4090", count=1, context=2048)).candidates[0].nearest_measured  # type: ignore[arg-type]
+        assert found is not None
+        alike = found.text, found.source, found.value
+        rows = [r for r in load_measured() if r.kind == "train" and (r.text, r.source, r.value) == alike]
+        assert {r.method for r in rows} == {method}, found.text
+
+
 def test_rows_have_what_they_need() -> None:
     rows = load_measured()
     assert len(rows) == 467

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -200,3 +202,25 @@ def test_one_second_without_torch_or_numpy() -> None:
 
     # The processor's seconds, and the least of several: a busy machine must not fail this.
     assert min(seconds() for _ in range(5)) < 1.0
+
+
+EXAMPLE = re.compile(r"```text\n\$ nearpeak plan ([^\n]*)\n\n(.*?)```", re.DOTALL)
+EXAMPLES = [
+    (file, *example) for file in ("README.md", "docs/plan.md") for example in EXAMPLE.findall((ROOT / file).read_text())
+]
+
+
+@pytest.mark.parametrize(("file", "arguments", "shown"), EXAMPLES, ids=[f"{e[0]} {e[1]}" for e in EXAMPLES])
+def test_the_examples_of_the_docs_are_what_is_printed(file: str, arguments: str, shown: str) -> None:
+    done = run(*shlex.split(arguments))
+    assert done.returncode == 0, done.stderr
+    printed = [line.rstrip() for line in done.stdout.splitlines()]
+    lines = shown.rstrip("\n").splitlines()
+    if file == "README.md":  # shortened at its end
+        printed = printed[: len(lines)]
+    assert printed == lines
+
+
+def test_the_docs_have_examples() -> None:
+    assert len(EXAMPLES) >= 4
+    assert {file for file, *_ in EXAMPLES} == {"README.md", "docs/plan.md"}

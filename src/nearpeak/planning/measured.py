@@ -112,7 +112,8 @@ def _int(text: str) -> int:
 
 @dataclass(frozen=True)
 class Claim:
-    """What a measured row should be near to: kind as in Row, parameters in units, and the rest as in Row."""
+    """What a measured row should be near to: kind as in Row, parameters in units, and the rest as in Row; method "" for
+    inference."""
 
     kind: str
     spec: str
@@ -124,6 +125,7 @@ class Claim:
     engine: str
     batch: float
     length: int
+    method: str = ""
 
 
 def nearest_row(claim: Claim) -> Measured | None:
@@ -162,6 +164,7 @@ def distance(claim: Claim, row: Row) -> float:
     total += 0.5 * abs(math.log2(max(row.cards, 1) / claim.cards))
     total += 0.4 * abs(math.log2(bits(row.precision) / bits(claim.precision)))
     total += 0.0 if row.engine == claim.engine else 0.5
+    total += 0.6 if claim.method and row.method and row.method != claim.method else 0.0
     total += 0.15 * abs(math.log2(max(row.batch, 1.0) / max(claim.batch, 1.0)))
     if row.length and claim.length:
         total += 0.1 * abs(math.log2(row.length / claim.length))

@@ -232,6 +232,10 @@ def _nearest(question: Question, c: Candidate, cards: list[tuple[Card, Spec | No
     sequences = float(question.batch or question.sequences)
     claim = Claim(
         kind, question.spec.name, float(question.spec.parameters), c.gpu, card.group, c.count, precision,
-        _engine(question, card), sequences, question.context or DEFAULT_CONTEXT,
+        _engine(question, card), sequences, question.context or DEFAULT_CONTEXT, _method(question),
     )  # fmt: skip
     return nearest_row(claim)
+
+
+def _method(question: Question) -> str:
+    return {"infer": "", "train": "full"}.get(question.task, question.task)

@@ -41,7 +41,7 @@ class Question:
     context        positions a sequence: prompt and answer together, or a training sequence
     batch          sequences in a training step by all devices together; of inference: sequences at once
     users          people who ask at the same time: inference is then at that many sequences at once
-    precision      of the weights ("bf16", "fp8", "q4_k_m", …); None: as stored, or the best that fits
+    precision      of the weights ("bf16", "fp8", "q4_k_m", …); None: as stored, for training bf16
     engine         whose efficiency counts: "llama.cpp", "vllm", "trtllm", "gpt-fast", …; None: the usual one
     target_tps     decode (or training) tokens/s that must be reached by the expected value
     max_price      US dollars for all cards together

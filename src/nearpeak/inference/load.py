@@ -8,9 +8,11 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
+from torch.overrides import TorchFunctionMode
 
 from nearpeak.inference.free_memory import refuse_what_does_not_fit
 from nearpeak.inference.load_plan import Piece, Plan, plan_of
@@ -54,8 +56,7 @@ def load_decoder(path: Path, dtype: torch.dtype, device: torch.device, lora: Pat
     checkpoint = open_checkpoint(path)
     adapter = read_adapter(lora, checkpoint) if lora else None
     shape = shape_of_config(checkpoint.config, _where(checkpoint))
-    with torch.device("meta"):
-        decoder = Decoder(shape).to(dtype)
+    decoder = _without_numbers(shape, dtype)
     plan = plan_of(decoder, sources_of(shape), checkpoint)
     _refuse_what_does_not_fit(decoder, plan, checkpoint, dtype, device)
     read = _Filling(decoder, checkpoint, adapter, dtype, device).fill(plan)
@@ -67,6 +68,23 @@ def load_decoder(path: Path, dtype: torch.dtype, device: torch.device, lora: Pat
     size = read + (adapter.bytes if adapter else 0)
     seconds = time.perf_counter() - start
     return Loaded(decoder, shape, checkpoint.spec, checkpoint.config, checkpoint.kind, size, seconds, notes)
+
+
+def _without_numbers(shape: DecoderShape, dtype: torch.dtype) -> Decoder:
+    """The modules alone, their parameters on the meta device. Drawing first numbers there would cost two seconds: torch
+    loads its compiler for it."""
+    with torch.device("meta"), _NoFirstNumbers():
+        decoder: Decoder = Decoder(shape).to(dtype)
+        return decoder
+
+
+class _NoFirstNumbers(TorchFunctionMode):
+    """While this is entered, torch.nn.init does nothing."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if getattr(func, "__module__", None) == "torch.nn.init":
+            return args[0] if args else kwargs["tensor"]
+        return func(*args, **(kwargs or {}))
 
 
 class _Filling:
@@ -92,7 +110,7 @@ class _Filling:
                 if piece.index is not None and piece.parameter not in self.stacks:
                     self.stacks[piece.parameter] = self._empty(piece.parameter)
         read = 0
-        with ThreadPoolExecutor(min(THREADS, max(2, os.cpu_count() or 2))) as pool:
+        with ThreadPoolExecutor(min(THREADS, max(4, os.cpu_count() or 4))) as pool:
             waiting = [pool.submit(self._source, name, pieces) for name, pieces in plan.items()]
             try:
                 for one in waiting:

@@ -19,6 +19,7 @@ from nearpeak.inference.load_plan import Piece, Plan, plan_of
 from nearpeak.inference.lora import Adapter, read_adapter, transposed
 from nearpeak.inference.staging import Staging
 from nearpeak.models.checkpoint import Checkpoint, open_checkpoint
+from nearpeak.models.fresh_tensor import as_dtype, fresh_tensor
 from nearpeak.models.safetensors_tensors import READ
 from nearpeak.networks.decoder import Decoder
 from nearpeak.networks.decoder_shape import DecoderShape
@@ -137,7 +138,7 @@ class _Filling:
             if piece.index is not None:
                 self.staging.copy(part, self.stacks[piece.parameter][piece.index])
             elif self.device.type == "cpu":
-                self._set(piece.parameter, part.to(self.dtype).contiguous())
+                self._set(piece.parameter, as_dtype(part, self.dtype).contiguous())
             else:
                 target = self._empty(piece.parameter)
                 self.staging.copy(part, target)
@@ -152,7 +153,10 @@ class _Filling:
         return self.checkpoint.read(name, None if stored and self.device.type != "cpu" else self.dtype)
 
     def _empty(self, parameter: str) -> torch.Tensor:
-        return torch.empty(self.decoder.get_parameter(parameter).shape, dtype=self.dtype, device=self.device)
+        shape = self.decoder.get_parameter(parameter).shape
+        if self.device.type == "cpu":
+            return fresh_tensor(shape, self.dtype)
+        return torch.empty(shape, dtype=self.dtype, device=self.device)
 
     def _set(self, parameter: str, tensor: torch.Tensor) -> None:
         module, _, leaf = parameter.rpartition(".")

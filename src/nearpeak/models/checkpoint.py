@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from nearpeak.models.architecture import Architecture, Tensor
 from nearpeak.models.config import Config
 from nearpeak.models.families import architecture_of
+from nearpeak.models.fresh_tensor import as_dtype
 from nearpeak.models.gguf_maths import PERMUTED
 from nearpeak.models.gguf_model import spec_of_gguf
 from nearpeak.models.gguf_tensors import GgufTensors
@@ -86,7 +87,7 @@ class Checkpoint:
         rows = None if held.expert is None else slice(held.expert, held.expert + 1)
         if held.offset:
             tensor = self.files.read(held.name, rows=rows).float() - held.offset  # in fp32, where 1 was added
-            tensor = tensor if dtype is None else tensor.to(dtype)
+            tensor = as_dtype(tensor, dtype)
         else:
             tensor = self.files.read(held.name, dtype, rows)
         if held.turned:

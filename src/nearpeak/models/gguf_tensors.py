@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from nearpeak.models.fresh_tensor import as_dtype, fresh_tensor
 from nearpeak.models.gguf_header import TYPES, read_gguf_header
 from nearpeak.models.gguf_maths import full_config_of
 from nearpeak.models.gguf_model import all_parts
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 PLAIN = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}  # our name → torch's
 NUMBERS = {name: number for number, (name, _, _) in TYPES.items()}
 BLOCKS = {name: (block, size) for name, block, size in TYPES.values()}
-CHUNK = 1 << 18  # weights that are unpacked at a time: their fp32 stays in the cache of one core
+CHUNK = 1 << 17  # weights that are unpacked at a time: their fp32 stays in the cache of one core
 
 
 class GgufTensors(TensorFiles):
@@ -48,9 +49,8 @@ class GgufTensors(TensorFiles):
         start = place.begin + first * (weight.bytes // weight.shape[0])
         file = self.file_of(place)
         if weight.dtype in PLAIN:
-            tensor = file.tensor(start, shape, getattr(torch, PLAIN[weight.dtype]))
-            return tensor if dtype is None else tensor.to(dtype)
-        out = torch.empty(shape, dtype=dtype or torch.float32)
+            return as_dtype(file.tensor(start, shape, getattr(torch, PLAIN[weight.dtype])), dtype)
+        out = fresh_tensor(shape, dtype or torch.float32)
         block, size = BLOCKS[weight.dtype]
         _unpack(file.raw(start, out.numel() // block * size), weight.dtype, out.view(-1))
         return out

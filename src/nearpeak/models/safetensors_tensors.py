@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from nearpeak.models.config import Config
 from nearpeak.models.folder import CONFIG_BYTES, list_folder, what_else
+from nearpeak.models.fresh_tensor import as_dtype
 from nearpeak.models.json_file import read_json
 from nearpeak.models.place import Place
 from nearpeak.models.safetensors_header import read_header_and_places
@@ -67,8 +68,7 @@ class SafetensorsFiles(TensorFiles):
         first, shape = rows_of(weight, rows)
         stored: torch.dtype = getattr(torch, READ[weight.dtype])
         row = weight.bytes // max(1, weight.shape[0]) if weight.shape else 0
-        tensor = self.file_of(place).tensor(place.begin + first * row, shape, stored)
-        return tensor if dtype is None else tensor.to(dtype)
+        return as_dtype(self.file_of(place).tensor(place.begin + first * row, shape, stored), dtype)
 
 
 def _refuse_packed(folder: Path, names: list[str], config: Values, weights: dict[str, Weight]) -> None:

@@ -165,6 +165,51 @@ def test_loading_by_way_of_stages(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert not apart(logits(load_decoder(tmp_path, torch.float32, CPU), ids), wanted(model, ids)) > 3e-6
 
 
+def test_a_gguf_file_in_parts(tmp_path: Path) -> None:
+    """Each tensor is read from its own file; a part that is missing is named."""
+    import gguf
+
+    model = save_tiny(tmp_path / "folder", "llama")
+    whole = gguf.GGUFReader(write_gguf(tmp_path / "folder", tmp_path / "x.gguf"))
+    writer = gguf.GGUFWriter(tmp_path / "y.gguf", "llama", split_max_tensors=9)
+    for name, field in whole.fields.items():
+        if name.startswith("llama."):
+            writer.add_key_value(name, field.contents(), field.types[0])
+    for tensor in whole.tensors:
+        writer.add_tensor(tensor.name, tensor.data)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    parts = sorted(tmp_path.glob("y-*.gguf"))
+    assert len(parts) > 2
+    ids = torch.randint(3, 80, (1, 20))
+    for part in parts[:2]:
+        assert not apart(logits(load_decoder(part, torch.float32, CPU), ids), wanted(model, ids)) > 3e-6
+    parts[1].unlink()
+    refused(parts[0], parts[1].name, "missing")
+
+
+@pytest.mark.parametrize("root", ["language_model.model.", "model.language_model."])
+def test_the_text_part_of_a_model_with_images(tmp_path: Path, root: str) -> None:
+    """Its tensors have another root, its config stands inside; the tower is left out, and the notes say so."""
+    model = save_tiny(tmp_path, "gemma3")
+    config = json.loads((tmp_path / "config.json").read_text())
+    outer = {"model_type": "gemma3", "architectures": ["Gemma3ForConditionalGeneration"], "text_config": config}
+    (tmp_path / "config.json").write_text(json.dumps(outer))
+
+    def change(tensors: dict[str, torch.Tensor]) -> None:
+        for name in list(tensors):
+            tensors[root + name.removeprefix("model.")] = tensors.pop(name)
+        tensors["vision_tower.patches.weight"] = torch.randn(4, 4)
+
+    rewrite(tmp_path, change)
+    loaded = load_decoder(tmp_path, torch.float32, CPU)
+    ids = torch.randint(3, 80, (1, 60))
+    assert not apart(logits(loaded, ids), wanted(model, ids)) > 3e-6
+    assert any("tower" in note for note in loaded.spec.notes)
+
+
 # Adapters
 
 

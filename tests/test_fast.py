@@ -167,12 +167,12 @@ def test_needed_ceilings_are_measured_where_no_profile_is_given(monkeypatch: pyt
     monkeypatch.setattr(bench, "CPU_QUICK", BRIEF)
     monkeypatch.setattr(Bench, "burst", lambda self, work, at_least=5: Burst(1e3, 0.0, 5, Load(1.0)))
     one = Bench(device(), CPU, FakeSensors(), None, True)
-    profile = needed.measure_needed(one, "fp32", "fp32")
+    profile = needed.measure_needed(one, ("fp32", "fp32"))
     assert [c.kind for c in profile.ceilings] == ["matmul", "memory_read", "cache_read"]
     assert profile.ceilings[0].burst == 2 * 64**3 * 1e3
     assert limit_of(OPS["matmul"], cube(64), "fp32", profile).seconds
-    without = needed.measure_needed(one, "tf32", "fp32")
-    assert "a GPU format" in without.skipped["matmul"]
+    without = needed.measure_needed(one, ("tf32", "fp32"))
+    assert "a GPU format" in without.skipped["matmul tf32"]
 
 
 @pytest.mark.gpu

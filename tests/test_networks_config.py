@@ -175,7 +175,7 @@ def test_what_is_not_computed_is_refused_by_its_key(changes: dict[str, Any], key
 
 
 def test_keys_that_are_off_or_harmless_pass() -> None:
-    shape(an_invention=None, another=False, torch_dtype="bfloat16", attention_dropout=0.1, pretraining_tp=2)
+    shape(an_invention=None, another=False, _model_name_or_path="x", dtype="bfloat16", pretraining_tp=2)
 
 
 @pytest.mark.parametrize("family", ["gemma3n", "llama4_text", "bert", None, 3])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from nearpeak.ceilings import cache_read, matmul, memory_read
 from nearpeak.ceilings.bench import Bench, NotMeasured
@@ -12,18 +13,17 @@ from nearpeak.records.errors import first_line
 from nearpeak.records.machine_profile import DeviceProfile
 
 
-def measure_needed(bench: Bench, precision: str, accumulate: str) -> DeviceProfile:
-    """Bursts of the product in this precision, of reading memory and of reading the cache: some seconds on a GPU.
+def measure_needed(bench: Bench, *products: tuple[str, str]) -> DeviceProfile:
+    """Bursts of products, each (precision, sums in), of reading memory and of reading the cache: some seconds on a GPU.
 
     `bench.quick` should be True: what is asked for on the spot is bursts. What cannot be had is in `skipped`.
     """
     found: list[Ceiling] = []
     skipped: dict[str, str] = {}
     parts: dict[str, Callable[[], list[Ceiling]]] = {
-        "matmul": lambda: _product(bench, precision, accumulate),
-        "memory_read": lambda: memory_read.measure(bench),
-        "cache_read": lambda: cache_read.measure(bench),
+        f"matmul {precision}": partial(_product, bench, precision, accumulate) for precision, accumulate in products
     }
+    parts |= {"memory_read": lambda: memory_read.measure(bench), "cache_read": lambda: cache_read.measure(bench)}
     for kind, part in parts.items():
         try:
             found += part()

@@ -220,7 +220,8 @@ def _sustains(device: Device, compute: str, profile: Path | None) -> DeviceProfi
     if found is None:
         _note(f"measuring what {device.name} can give (`nearpeak measure` keeps it for the next time)")
         place = torch.device(device.torch_name or "cpu")
-        found = measure_needed(Bench(device, place, sensors_of(device), find_spec(device), True), compute, "fp32")
+        bench = Bench(device, place, sensors_of(device), find_spec(device), True)
+        found = measure_needed(bench, *((precision, "fp32") for precision in {compute, "fp32"}))
     return found
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from nearpeak.inference import cpu_pack, cpu_runner
+from nearpeak.inference.cpu_linear import CpuLinear
 from nearpeak.inference.cpu_runner import CpuRunner
 from nearpeak.inference.quantized_linear import quantize_decoder
 from nearpeak.inference.reference_runner import ReferenceRunner
@@ -38,7 +39,11 @@ def fast_runner(decoder: Decoder, precision: str, capacity: int) -> tuple[Runner
     if precision in QUANTIZED:
         return CpuRunner(decoder, capacity, lambda w, name: cpu_pack.packed(precision, w, name), torch.bfloat16), None
     way = cpu_pack.fastest(precision, _samples(decoder))
-    return CpuRunner(decoder, capacity, lambda w, name: way(w), weights_dtype(precision)), None
+
+    def pack(weight: torch.Tensor, name: str) -> CpuLinear:
+        return cpu_pack.head_of(weight, way) if name == "head" else way(weight)
+
+    return CpuRunner(decoder, capacity, pack, weights_dtype(precision)), None
 
 
 def reference_runner(decoder: Decoder, precision: str, capacity: int, graphed: bool = False) -> ReferenceRunner:

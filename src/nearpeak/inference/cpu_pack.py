@@ -39,6 +39,16 @@ def fastest(precision: str, samples: Sequence[torch.Tensor]) -> Way:
     return min(seconds, key=lambda way: seconds[way])
 
 
+def head_of(weight: torch.Tensor, way: Way) -> CpuLinear:
+    """The head's logits in fp32 where that costs nothing: rounded to bf16 they tie, and the lowest id would win."""
+    if weight.dtype == torch.float32:
+        return way(weight)
+    try:
+        return HalfLinear(weight)
+    except (RuntimeError, ValueError, AttributeError):
+        return way(weight)
+
+
 def _once(linears: Sequence[CpuLinear], inputs: Sequence[torch.Tensor]) -> float:
     start = time.perf_counter()
     for linear, x in zip(linears, inputs, strict=True):

@@ -8,6 +8,7 @@ the reference path then runs instead.
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 
@@ -59,8 +60,10 @@ class CpuRunner:
         self.embed = decoder.embed.weight
         self.head = pack(decoder.head.weight, "head")
         self.norm = _norm_weight(decoder.norm, shape)
-        tables = _Tables(capacity)
-        self.layers = [_take_layer(decoder, number, pack, tables, cache_dtype) for number in range(len(shape.layers))]
+        tables = {rope: _table(rope, capacity) for rope in {layer.rope for layer in shape.layers}}
+        with ThreadPoolExecutor(torch.get_num_threads()) as several:  # packing a layer takes one thread
+            take = partial(_take_layer, decoder, pack=pack, tables=tables, cache_dtype=cache_dtype, capacity=capacity)
+            self.layers = list(several.map(take, range(len(shape.layers))))
         self.compute = self.layers[0].qkv.compute
         self.how = f"CPU, {self.layers[0].qkv.how}, {torch.get_num_threads()} threads"
 
@@ -219,28 +222,26 @@ def _biased(x: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
     return x if bias is None else x.add_(bias)
 
 
-class _Tables:
-    """Rotations by kind: layers that rotate alike share one table."""
-
-    def __init__(self, capacity: int) -> None:
-        self.capacity = capacity
-        self.made: dict[object, torch.Tensor] = {}
-
-    def of(self, rope: Rope | None) -> torch.Tensor | None:
-        """complex64 [capacity, rotary // 2]: e^(i·position·frequency), times the attention factor."""
-        if rope is None:
-            return None
-        if rope not in self.made:
-            angles = torch.arange(self.capacity).unsqueeze(1) * rope.inverse_frequencies(self.capacity)
-            self.made[rope] = torch.polar(torch.full_like(angles, rope.attention_factor), angles)
-        return self.made[rope]
+def _table(rope: Rope | None, capacity: int) -> torch.Tensor | None:
+    """complex64 [capacity, rotary // 2]: e^(i·position·frequency), times the attention factor."""
+    if rope is None:
+        return None
+    angles = torch.arange(capacity).unsqueeze(1) * rope.inverse_frequencies(capacity)
+    return torch.polar(torch.full_like(angles, rope.attention_factor), angles)
 
 
-def _take_layer(decoder: Decoder, number: int, pack: Pack, tables: _Tables, cache_dtype: torch.dtype) -> _Layer:
+def _take_layer(
+    decoder: Decoder,
+    number: int,
+    pack: Pack,
+    tables: dict[Rope | None, torch.Tensor | None],
+    cache_dtype: torch.dtype,
+    capacity: int,
+) -> _Layer:
     """One block with fused maps; the decoder's own weights of it are let go."""
     shape, block = decoder.shape, decoder.layers[number]
     attention, feed_forward = block.attention, block.feed_forward
-    rotation = tables.of(shape.layers[number].rope)
+    rotation = tables[shape.layers[number].rope]
     order = _neighbours(shape.head_dim, 0 if rotation is None else 2 * rotation.shape[1])
 
     def heads(tensor: torch.Tensor) -> torch.Tensor:  # rows of whole heads, the pairs of each made neighbours
@@ -266,7 +267,7 @@ def _take_layer(decoder: Decoder, number: int, pack: Pack, tables: _Tables, cach
         q_norm=_ordered(_norm_weight(attention.q_norm, shape), order) if per_head else None,
         k_norm=_ordered(_norm_weight(attention.k_norm, shape), order) if per_head else None,
         rotation=rotation,
-        cache=torch.zeros(2, shape.kv_heads, tables.capacity, shape.head_dim, dtype=cache_dtype),
+        cache=torch.zeros(2, shape.kv_heads, capacity, shape.head_dim, dtype=cache_dtype),
         o=pack(attention.o.weight, "o"),
         o_bias=_fp32(attention.o.bias),
         attention_post_norm=_norm_weight(block.attention_post_norm, shape),

@@ -188,7 +188,7 @@ class _Check:
         del call, library, inputs, empty
         self.progress("this device's ceilings")
         bench = Bench(here, kernel.device, sensors, find_spec(here), quick=True, progress=self.progress)
-        return speed, measure_needed(bench, precision, sums)
+        return speed, measure_needed(bench, (precision, sums))
 
     def _limit(self, profile: DeviceProfile) -> Limit:
         from nearpeak.kernelcheck.limit import limit_of

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from nearpeak.records.ceiling import Ceiling
@@ -112,11 +113,15 @@ def rates_of_spec(spec: Spec, fraction_matmul: float, fraction_memory: float) ->
 
 
 def _filled(rates: Rates) -> Rates:
-    """With the rate of the next precision where a device has no units of its own, the reason beside it."""
+    """With the rate of the next precision where a device has no units of its own, the reason beside it; and of fp32,
+    which can stand in for any narrower product, where that is faster (processors that emulate bf16)."""
     matmul, missing = dict(rates.matmul), dict(rates.missing)
     for precision, others in INSTEAD.items():
         other = next((o for o in others if o in rates.matmul), None)
         if precision not in matmul and other:
             matmul[precision] = rates.matmul[other]
             missing[precision] = f"{missing.get(precision, 'no such units are known')}: products run in {other}"
+        if matmul.get("fp32", 0.0) > matmul.get(precision, math.inf):
+            matmul[precision] = matmul["fp32"]
+            missing[precision] = "slower than fp32 here: products run in fp32"
     return replace(rates, matmul=matmul, missing=missing)

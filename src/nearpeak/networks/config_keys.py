@@ -103,7 +103,8 @@ class ConfigKeys:
     def nothing_left(self) -> None:
         """Refuse what nobody asked for, unless it is known not to matter, or off."""
         for key, value in self.values.items():
-            if key not in self.asked and key not in HARMLESS and value not in (None, False):
+            a_name = key.startswith("_") and isinstance(value, str)  # where a checkpoint came from
+            if key not in self.asked and key not in HARMLESS and value not in (None, False) and not a_name:
                 raise self.error(key, f"is {_shown(value)}, which may change what is computed, and is not known here")
 
     def error(self, key: str, what: str) -> UserError:

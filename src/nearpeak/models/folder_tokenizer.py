@@ -74,6 +74,7 @@ def read_folder_tokenizer(folder: Path) -> TokenizerParts:
     files = _Files(folder, *(_beside(folder, name) for name in (
         "tokenizer_config.json", "special_tokens_map.json", "generation_config.json", "config.json")))  # fmt: skip
     read = read_tokenizer_json(where)
+    spelling = spelling_of(read.content.get("decoder"), str(where))
     named = files.named()
     _add_missing(read, files)
     special_texts = _special_texts(read, files, named)
@@ -84,7 +85,6 @@ def read_folder_tokenizer(folder: Path) -> TokenizerParts:
     _check(read, special, encoder)
     texts = {token: text for text, token in read.ids.items()}
     whole = frozenset(entry.token for entry in read.added)
-    spelling = spelling_of(read.content.get("decoder"), str(where))
     notes: list[str] = []
     bos = _one(read, named, "bos_token", files)
     begin = _begin(read, files, bos, notes)

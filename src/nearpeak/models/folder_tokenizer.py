@@ -85,7 +85,7 @@ def read_folder_tokenizer(folder: Path) -> TokenizerParts:
     _check(read, special, encoder)
     texts = {token: text for text, token in read.ids.items()}
     whole = frozenset(entry.token for entry in read.added)
-    notes: list[str] = []
+    notes = _ordinary_ends(read, special_ids, files)
     bos = _one(read, named, "bos_token", files)
     begin = _begin(read, files, bos, notes)
     template, template_where = _template(folder, files.tokenizer)
@@ -146,6 +146,8 @@ def _add_missing(read: TokenizerJson, files: _Files) -> None:
 
 
 def _special_texts(read: TokenizerJson, files: _Files, named: Mapping[str, tuple[str, str]]) -> set[str]:
+    """What the files call special, and what looks so. An ordinary token that a file names, "!" for padding or id 2 for
+    the end, stays ordinary: texts have it."""
     found = {entry.text for entry in read.added if entry.special or looks_special(entry.text)}
     more = [text for text, _ in named.values()]
     for values in (files.tokenizer, files.special):
@@ -153,10 +155,19 @@ def _special_texts(read: TokenizerJson, files: _Files, named: Mapping[str, tuple
         for value in extra if isinstance(extra, list) else ():
             text = value.get("content") if isinstance(value, Mapping) else value
             more += [text] if isinstance(text, str) else []
-    found.update(text for text in more if text in read.ids)
     by_id = {token: text for text, token in read.ids.items()}
-    found.update(by_id[token] for token, _ in files.ids("eos_token_id") if token in by_id)
-    return found
+    more += [by_id[token] for token, _ in files.ids("eos_token_id") if token in by_id]
+    added = {entry.text for entry in read.added}
+    return found | {text for text in more if text in added or (text in read.ids and looks_special(text))}
+
+
+def _ordinary_ends(read: TokenizerJson, special: frozenset[int], files: _Files) -> list[str]:
+    by_id = {token: text for text, token in read.ids.items()}
+    return [
+        f"{where} is {token}, the ordinary token {by_id[token][:40]!r}: answers end wherever it comes."
+        for token, where in files.ids("eos_token_id")
+        if token in by_id and token not in special
+    ]
 
 
 def _build(content: dict[str, object], where: str) -> Any:

@@ -96,7 +96,8 @@ def read_gguf_tokenizer(path: Path) -> TokenizerParts:
     ends = _ends(texts, ids)
     control = {token for token, its in enumerate(types) if its == CONTROL or (its == UNKNOWN and not sentence)}
     control |= {token for token, its in enumerate(types) if its == USER_DEFINED and looks_special(texts[token])}
-    control |= ends | {token for token in (ids["bos"],) if token is not None}
+    named = ends | {token for token in (ids["bos"], ids["padding"]) if token is not None}
+    control |= {token for token in named if types[token] != NORMAL or looks_special(texts[token])}
     special = SpecialTokens(texts[token] for token in control)
     # Phi-3's turn marks swallow the white space behind them, which no key says
     swallow = control - {t for t in control if texts[t] in ("<unk>", "<s>", "<|endoftext|>")}
@@ -114,13 +115,13 @@ def read_gguf_tokenizer(path: Path) -> TokenizerParts:
     template = keys.values.get("tokenizer.chat_template")
     if template is not None and not isinstance(template, str):
         raise UserError(f"{header.path}: key tokenizer.chat_template is no text. Fetch the file again.")
-    named = {"bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "pad_token": "padding"}
+    variables = {"bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "pad_token": "padding"}
     return TokenizerParts(
         where=str(header.path),
         encoder=encoder,
         special=special,
         special_ids=frozenset(control),
-        texts=dict(enumerate(texts)),
+        texts={token: text if keys.texts("tokens")[token] else "" for token, text in enumerate(texts)},
         whole=frozenset(user if not sentence else ()),
         spelling=sentence_piece if sentence else byte_level,
         bos=ids["bos"],
@@ -128,7 +129,7 @@ def read_gguf_tokenizer(path: Path) -> TokenizerParts:
         ends=ends,
         chat_template=template,
         template_where=f"{header.path}: key tokenizer.chat_template",
-        variables={key: texts[token] for key, name in named.items() if (token := ids[name]) is not None},
+        variables={key: texts[token] for key, name in variables.items() if (token := ids[name]) is not None},
         lost=lost,
     )
 

@@ -20,7 +20,8 @@ ROLE = re.compile(r"[\w][\w .:/-]{0,63}")
 MARKS = (*range(0xE000, 0xF900), *range(0x100000, 0x10FFFE))
 CONTROL = frozenset({
     "<pad>", "<mask>", "<s>", "</s>", "<unk>", "<bos>", "<eos>", "<start_of_turn>", "<end_of_turn>", "<EOT>", "[INST]",
-    "[/INST]", "[EOT]", "[EOS]", "[BOS]", "[gMASK]", "<sop>", "<eop>", "<end_of_utterance>", "<turn|>", "<|turn>",
+    "[/INST]", "[EOT]", "[EOS]", "[BOS]", "[gMASK]", "<sop>", "<eop>", "[CLS]",
+    "[SEP]", "[PAD]", "[MASK]", "[UNK]", "<end_of_utterance>", "<turn|>", "<|turn>",
 })  # fmt: skip
 """Added tokens that some models' files call ordinary, though only a template places them."""
 

@@ -96,8 +96,10 @@ def renamed(read: TokenizerJson, special: SpecialTokens) -> dict[str, object]:
         model["unk_token"] = names.get(model["unk_token"], model["unk_token"])
     if isinstance(model.get("merges"), list) and any(text in names for text in vocab):
         model["merges"] = [merge for merge in model["merges"] if not _makes_special(merge, names)]
+    # private names are found before anything is normalised: no normaliser can keep a placed token from being one
     added = [
         {"id": e.token, "content": names.get(e.text, e.text), **e.flags, "special": False}
+        | ({"normalized": False} if e.text in names else {})
         for e in sorted(read.added, key=lambda e: e.token)
     ]
     # a special token that only the vocabulary has: a template may still place it

@@ -21,7 +21,7 @@ from nearpeak.models.tokenizer import read_tokenizer
 from nearpeak.records.errors import UserError
 
 transformers = pytest.importorskip("transformers")
-MANY = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+MANY = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 CHATML = """{%- if messages[0].role != 'system' -%}
 {{- '<|im_start|>system\\nYou help.<|im_end|>\\n' -}}
@@ -159,7 +159,7 @@ def test_sentence_piece_vocabularies_too(name: str, space: str, normalized: bool
     folder = files.save(tmp_path, library, {**config, "unk_token": "<unk>", "chat_template": template})
     theirs, mine = transformers.AutoTokenizer.from_pretrained(folder), read_tokenizer(folder)
 
-    @settings(max_examples=25, deadline=None)
+    @settings(max_examples=10, deadline=None)
     @given(st.lists(ORDINARY.filter(lambda text: "▁" not in text), min_size=1, max_size=4))
     def check(said: list[str]) -> None:
         messages = [{"role": ("user", "assistant")[n % 2], "content": text} for n, text in enumerate(said)]
@@ -455,7 +455,7 @@ HOSTILE_TEMPLATES = {
 def test_hostile_templates_end_soon_in_a_user_error(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     import resource
 
-    monkeypatch.setattr(template_bounds, "SECONDS", 1.0)
+    monkeypatch.setattr(template_bounds, "SECONDS", 0.5)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     start = time.perf_counter()
     with pytest.raises(UserError) as caught:

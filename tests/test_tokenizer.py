@@ -17,7 +17,7 @@ from nearpeak.models.tokenizer import Tokenizer as OurTokenizer
 from nearpeak.models.tokenizer import read_tokenizer
 from nearpeak.records.errors import UserError
 
-MANY = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+MANY = settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 SPECIALS = ["<|begin|>", "<|end|>", "<|im_start|>", "<|im_end|>"]
 PARTS = ["the user's ", "12345", " HelloWorld", "don't\n\n", " ", "  ", "\t", "\n", "Größe", "東京", "😀", "\r\n", "½"]
 LETTERS = st.characters(exclude_categories=["Cs"]) | st.sampled_from(" \n\t'sdmtl0123456789éÅ東😀\u0301▁<|_im>")

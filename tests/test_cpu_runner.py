@@ -7,10 +7,9 @@ import copy
 import pytest
 import torch
 
-from nearpeak.inference import cpu_pack
 from nearpeak.inference.check import compare, logits_of, random_ids, reference_logits
 from nearpeak.inference.choose_runner import fast_runner, reference_runner, weights_dtype
-from nearpeak.inference.cpu_linear import PlainLinear
+from nearpeak.inference.cpu_map import Int4Map, PlainMap
 from nearpeak.inference.cpu_runner import CpuRunner, refusal
 from nearpeak.networks.decoder import Decoder
 from networks import decoder_of, error
@@ -24,10 +23,6 @@ def decoder(case: str, precision: str = "fp32") -> Decoder:
     return decoder_of(tiny(case)).to(weights_dtype(precision))
 
 
-def plain(weight: torch.Tensor, name: str) -> PlainLinear:
-    return PlainLinear(weight)
-
-
 @pytest.mark.parametrize("case", CASES)
 def test_in_fp32_it_gives_the_reference_paths_logits(case: str) -> None:
     model = decoder(case)
@@ -36,11 +31,11 @@ def test_in_fp32_it_gives_the_reference_paths_logits(case: str) -> None:
     reason = refusal(model.shape, CAPACITY)
     if reason:
         with pytest.raises(ValueError, match="cannot run"):
-            CpuRunner(model, CAPACITY, plain, torch.float32)
+            CpuRunner(model, CAPACITY, "fp32")
         runner, said = fast_runner(model, "fp32", CAPACITY)
         assert reason in (said or "")
     else:
-        runner = CpuRunner(model, CAPACITY, plain, torch.float32)
+        runner = CpuRunner(model, CAPACITY, "fp32")
     assert error(logits_of(runner, ids), truth) <= 3e-5
 
 
@@ -69,8 +64,8 @@ def test_a_wrong_weight_does_not_agree() -> None:
 def test_a_prefill_in_parts_is_the_same_as_in_one() -> None:
     model = decoder("gemma3")
     ids = torch.randint(0, 80, (40,))
-    once = CpuRunner(copy.deepcopy(model), CAPACITY, plain, torch.float32)
-    parts = CpuRunner(model, CAPACITY, plain, torch.float32)
+    once = CpuRunner(copy.deepcopy(model), CAPACITY, "fp32")
+    parts = CpuRunner(model, CAPACITY, "fp32")
     truth = once.prefill(ids)
     for part in ids.split([9, 1, 20, 10]):
         got = parts.prefill(part)
@@ -78,7 +73,7 @@ def test_a_prefill_in_parts_is_the_same_as_in_one() -> None:
 
 
 def test_what_is_kept_of_a_conversation_is_used() -> None:
-    runner = CpuRunner(decoder("llama"), CAPACITY, plain, torch.float32)
+    runner = CpuRunner(decoder("llama"), CAPACITY, "fp32")
     ids = torch.randint(0, 80, (30,))
     truth = runner.prefill(ids)
     runner.keep(12)
@@ -92,7 +87,7 @@ def test_the_first_place_that_is_not_finite_is_named(place: str) -> None:
     where = {"embed": "embed", "layers.1": "layers.1.feed_forward.down", "head": "head"}[place]
     with torch.no_grad():
         model.get_submodule(where).weight.fill_(torch.inf)
-    runner = CpuRunner(model, CAPACITY, plain, torch.float32)
+    runner = CpuRunner(model, CAPACITY, "fp32")
     assert runner.first_not_finite(torch.randint(0, 80, (9,))) == place
 
 
@@ -100,20 +95,20 @@ def test_bytes_are_those_of_the_weights_and_the_cache() -> None:
     model = decoder("llama", "bf16")
     maps = [m for m in model.modules() if isinstance(m, torch.nn.Linear)]
     weights = sum(m.weight.nbytes for m in maps)
-    runner = CpuRunner(model, CAPACITY, lambda w, name: PlainLinear(w), torch.bfloat16)
+    runner = CpuRunner(model, CAPACITY, "bf16")
     assert runner.weight_bytes == weights
     assert runner.cache_bytes(10) == 3 * 2 * 2 * 16 * 10 * 2  # layers · (k, v) · heads · head_dim · positions · bytes
     assert runner.memory_bytes >= runner.weight_bytes + runner.cache_bytes(CAPACITY)
 
 
 def test_a_window_bounds_the_bytes_that_are_read() -> None:
-    runner = CpuRunner(decoder("mistral"), CAPACITY, plain, torch.float32)
+    runner = CpuRunner(decoder("mistral"), CAPACITY, "fp32")
     assert runner.cache_bytes(50) == runner.cache_bytes(6) > runner.cache_bytes(5)
 
 
 def test_the_head_of_an_int4_model_stays_in_8_bits() -> None:
     runner, _ = fast_runner(decoder("llama", "int4"), "int4", CAPACITY)
     assert isinstance(runner, CpuRunner)
-    assert "int4" in runner.layers[0].qkv.how
-    assert "int8" in runner.head.how
-    assert cpu_pack.packed("int4", torch.randn(32, 64), "down").how.startswith("int4")
+    assert isinstance(runner.layers[0].o, Int4Map)  # 64 by 64
+    assert isinstance(runner.layers[0].qkv, PlainMap)  # keys have 32 outputs, which are no block
+    assert isinstance(runner.head, PlainMap)

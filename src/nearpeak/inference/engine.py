@@ -114,9 +114,9 @@ class Engine:
         return self.runner.prefill(torch.tensor(ids[common:], device=self.runner.device))
 
     def _choose(self, sampler: Sampler, logits: torch.Tensor, asked: Asked, answer: Answer) -> torch.Tensor:
-        if not bool(torch.isfinite(logits).all()):
-            raise self._not_finite()
         token = sampler.choose(logits)
+        if not bool(sampler.finite):
+            raise self._not_finite()
         if asked.logprobs is not None:
             answer.logprobs.append(sampler.log_probabilities(logits, int(token), asked.logprobs))
         return token

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -9,8 +10,8 @@ import torch
 LEVELS, MIDDLE = 15, 8
 """The largest of the sixteen whole numbers that 4 bits hold, and the one that stands for a group's middle."""
 
-OUTPUTS_OF_INT4 = 16
-"""torch's int4 product on a CPU takes outputs in multiples of this; the same weights are made everywhere."""
+GROUP, OUTPUTS_OF_INT4 = 64, 64
+"""Inputs that share a scale, and the rows that the CPU's kernels sum side by side."""
 
 
 @dataclass(frozen=True)
@@ -57,15 +58,16 @@ def to_int4(weight: torch.Tensor, group: int) -> Quantized:
     return Quantized(values.flatten(1), scale.squeeze(-1), middle.squeeze(-1), group)
 
 
-def group_of(inputs: int) -> int | None:
-    """The group that int4 weights of so many inputs get: 64, which all of them divide by or none."""
-    return 64 if inputs % 64 == 0 else None
+def packed_precision(precision: str, sizes: Sequence[tuple[int, int]], is_head: bool) -> str:
+    """int4, or int8 where int4 does not do, for maps that share an input and so are run as one.
+
+    sizes: (outputs, inputs) of each. int4 takes inputs in groups of 64 and outputs in blocks of 64. The head stays in
+    int8: its errors would go straight to the logits.
+    """
+    fits = all(outputs % OUTPUTS_OF_INT4 == 0 and inputs % GROUP == 0 for outputs, inputs in sizes)
+    return "int4" if precision == "int4" and fits and not is_head else "int8"
 
 
-def quantize_weight(weight: torch.Tensor, precision: str, is_head: bool) -> Quantized:
-    """int8; or int4 in groups where the sizes allow it. The head of an int4 model stays int8: its errors would go
-    straight to the logits. weight [outputs, inputs]."""
-    group = group_of(weight.shape[1])
-    if precision == "int4" and group and not is_head and weight.shape[0] % OUTPUTS_OF_INT4 == 0:
-        return to_int4(weight, group)
-    return to_int8(weight)
+def quantize(weight: torch.Tensor, precision: str) -> Quantized:
+    """int8, or int4 in groups of 64. weight [outputs, inputs]."""
+    return to_int4(weight, GROUP) if precision == "int4" else to_int8(weight)

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from nearpeak.inference.quantize import Quantized, quantize_weight
+from nearpeak.inference.quantize import Quantized, packed_precision, quantize
 from nearpeak.networks.decoder import Decoder
 
 
@@ -25,13 +25,33 @@ class QuantizedLinear(nn.Module):
         return F.linear(x, weight.to(x.dtype), self.bias)
 
 
+TOGETHER = {
+    "q": ("q", "k", "v"),
+    "k": ("q", "k", "v"),
+    "v": ("q", "k", "v"),
+    "gate": ("gate", "up"),
+    "up": ("gate", "up"),
+}
+
+
 def quantize_decoder(decoder: Decoder, precision: str) -> None:
     """Replace every linear map of the blocks, and the head, in place. Embeddings stay: they are looked up; so do
     experts and routers, which are no nn.Linear or steer too much."""
-    for name, module in list(decoder.named_modules()):
-        if not isinstance(module, nn.Linear) or name.endswith("router"):
-            continue
+    linears = {name: module for name, module in decoder.named_modules() if isinstance(module, nn.Linear)}
+    kinds = {name: _kind(name, linears, precision) for name in linears if not name.endswith("router")}
+    for name, kind in kinds.items():
         parent, _, child = name.rpartition(".")
-        packed = quantize_weight(module.weight.detach(), precision, name == "head")
-        bias = None if module.bias is None else module.bias.detach()
-        setattr(decoder.get_submodule(parent), child, QuantizedLinear(packed, bias))
+        linear = linears[name]
+        bias = None if linear.bias is None else linear.bias.detach()
+        packed = QuantizedLinear(quantize(linear.weight.detach(), kind), bias)
+        setattr(decoder.get_submodule(parent), child, packed)
+
+
+def _kind(name: str, linears: dict[str, nn.Linear], precision: str) -> str:
+    """int4 or int8, the same for maps that share an input, as the fast paths run them as one."""
+    parent, _, child = name.rpartition(".")
+    shared = [linears.get(f"{parent}.{other}") for other in TOGETHER.get(child, (child,))]
+    sizes = [(one.out_features, one.in_features) for one in shared if one is not None]
+    return packed_precision(
+        precision, sizes or [(linears[name].out_features, linears[name].in_features)], name == "head"
+    )

@@ -26,7 +26,8 @@ class Ran:
     precision     of the weights; compute: of the products
     weight_bytes  that each token reads; cache_bytes: that decoding reads of the cache, all its tokens together
     memory_bytes  peak on the device
-    load_seconds  from disk to ready to run; load_bytes: read meanwhile
+    load_seconds  from disk to ready to run; of them read_seconds for reading and unpacking the load_bytes of the files
+    disk          bytes a second that the disk gives past the page cache; None, and why in `no_disk`
     """
 
     model: str
@@ -38,7 +39,10 @@ class Ran:
     cache_bytes: int
     memory_bytes: int
     load_seconds: float
+    read_seconds: float
     load_bytes: int
+    disk: float | None = None
+    no_disk: str | None = None
 
 
 @dataclass(frozen=True)
@@ -145,8 +149,19 @@ def _result(answer: Answer, ran: Ran, limits: dict[str, Limit]) -> dict[str, obj
         "bytes_per_token": ran.weight_bytes + (ran.cache_bytes / later if later else 0.0),
         "bound_by": {name: limit.bound_by for name, limit in limits.items()},
         "limit_source": next((limit.source for limit in limits.values()), None),
-        "load_s": ran.load_seconds,
-        "load_bytes": ran.load_bytes,
-        "load_bytes_per_s": ran.load_bytes / ran.load_seconds if ran.load_seconds else None,
+        "load": _load(ran),
         "logprobs": answer.logprobs or None,
     }
+
+
+def _load(ran: Ran) -> dict[str, object]:
+    """Reading the files, beside what their disk gives."""
+    rate = ran.load_bytes / ran.read_seconds if ran.read_seconds else None
+    share, reason = None, ran.no_disk
+    if rate and ran.disk:
+        share = rate / ran.disk if rate <= ran.disk else None
+        reason = None if share else "they came faster than the disk gives: they lay in memory already"
+    return {
+        "seconds": ran.load_seconds, "read_seconds": ran.read_seconds, "bytes": ran.load_bytes, "bytes_per_s": rate,
+        "disk_bytes_per_s": ran.disk, "share": share, "reason": reason,
+    }  # fmt: skip

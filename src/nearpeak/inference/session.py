@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import torch
@@ -12,6 +13,7 @@ import torch
 from nearpeak.hardware.devices import find_devices, select_devices, sensors_of
 from nearpeak.inference.check import Agreement, compare, logits_of, random_ids, reference_logits
 from nearpeak.inference.choose_runner import fast_runner, reference_runner, weights_dtype
+from nearpeak.inference.disk_rate import disk_rate
 from nearpeak.inference.engine import Answer, Asked, Engine
 from nearpeak.inference.load import Loaded, load_decoder
 from nearpeak.inference.other_runner import open_other
@@ -27,9 +29,6 @@ from nearpeak.records.model_spec import ModelSpec
 from nearpeak.timing.sensor_window import SensorWindow
 
 Note = Callable[[str], None]
-Message = dict[str, str]
-CONVERSATION = 4096
-"""Positions that a conversation has room for where nothing else is asked, and the model has so many."""
 
 
 @dataclass(frozen=True)
@@ -54,8 +53,16 @@ class Session:
     runner: Runner
     engine: Engine
     not_fast: str | None
+    path: Path
     load_seconds: float
+    read_seconds: float
     load_bytes: int
+
+    @cached_property
+    def disk(self) -> tuple[float | None, str | None]:
+        """What the disk gives where the weights lie, measured the first time it is asked: half a second."""
+        files = [self.path] if self.path.is_file() else sorted(self.path.glob("*.safetensors"), key=_size)
+        return disk_rate(files[-1]) if files else (None, "no file of weights is there")
 
     def answer(self, asked: Asked, say: Callable[[str], None]) -> tuple[Answer, Ran, Load]:
         """Generate, the sensors watched meanwhile."""
@@ -80,7 +87,10 @@ class Session:
             cache_bytes=sum(runner.cache_bytes(first + later + 1) for later in range(len(answer.token_seconds))),
             memory_bytes=peak,
             load_seconds=self.load_seconds,
+            read_seconds=self.read_seconds,
             load_bytes=self.load_bytes,
+            disk=self.disk[0],
+            no_disk=self.disk[1],
         )
 
 
@@ -106,17 +116,17 @@ def open_session(
         for line in loaded.notes:
             note(line)
         runner, not_fast = fast_runner(loaded.decoder, wanted.precision, capacity)
-        size = loaded.bytes
+        size, reading = loaded.bytes, loaded.seconds
     else:
         if wanted.lora or wanted.precision not in ("bf16", "fp16", "fp32"):
             raise UserError(f"{why_not} Through transformers it runs in bf16, fp16 or fp32, without --lora.")
         runner = open_other(path, weights_dtype(wanted.precision), place, capacity, why_not)
-        not_fast, size = str(why_not), runner.memory_bytes
+        not_fast, size, reading = str(why_not), runner.memory_bytes, time.perf_counter() - start
     if not_fast:
         note(f"reference path: {not_fast}")
     seconds = time.perf_counter() - start
     engine = Engine(runner, tokenizer)
-    return Session(wanted, device, spec, tokenizer, runner, engine, not_fast, seconds, size), ids
+    return Session(wanted, device, spec, tokenizer, runner, engine, not_fast, path, seconds, reading, size), ids
 
 
 def check(wanted: Wanted, note: Note, seed: int = 0) -> Agreement:
@@ -149,6 +159,10 @@ def capacity_of(spec: ModelSpec | None, context: int | None, prompt: int, max_to
             "Shorten the prompt" + (", or raise --context." if context else ".")
         )
     return room
+
+
+def _size(file: Path) -> int:
+    return file.stat().st_size
 
 
 def _device(name: str | None) -> tuple[Device, torch.device]:

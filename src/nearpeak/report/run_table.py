@@ -56,8 +56,7 @@ def lines(outcome: Mapping[str, Any]) -> Iterator[str]:
         f"{units.quantity(result['bytes_per_token'], 'B')} read a token; {units.size(outcome['memory_bytes'])} of "
         f"memory{spent}"
     )
-    rate = units.byte_rate(result["load_bytes_per_s"])
-    yield f"loaded {units.size(result['load_bytes'])} in {units.seconds(result['load_s'])} ({rate})"
+    yield load_line(result["load"])
     yield f"{result['precision']} weights on {units.plain(outcome['device'])}: {result['how']}"
     if result["limit_source"]:
         yield f"limit: what this device gave, {result['limit_source']}"
@@ -75,3 +74,16 @@ def check_lines(found: Mapping[str, Any]) -> Iterator[str]:
         f"{units.error(found['noise'])}; the same likeliest token at {found['same_first']} of "
         f"{found['positions']} places"
     )
+
+
+def load_line(load: Mapping[str, Any]) -> str:
+    """How long until the model was ready, and how fast its files were read beside what the disk gives."""
+    rate, spent = units.byte_rate(load["bytes_per_s"]), units.seconds(load["read_seconds"])
+    read = f"{units.size(load['bytes'])} read in {spent} ({rate}"
+    if load["share"]:
+        read += (
+            f", {units.percent(load['share'])} of the {units.byte_rate(load['disk_bytes_per_s'])} that the disk gives"
+        )
+    elif load["reason"]:
+        read += f"; no share, since {load['reason']}"
+    return f"ready after {units.seconds(load['seconds'])}: {read})"

@@ -55,7 +55,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 }  # fmt: skip
 
 
-def tiny(case: str) -> Any:
+def tiny(case: str, **more: Any) -> Any:
     """A random model of transformers in fp32. Norms and biases are drawn too, so that a lost one shows."""
     import transformers
 
@@ -64,7 +64,7 @@ def tiny(case: str) -> Any:
     config = getattr(transformers, "Gemma3TextConfig" if name == "Gemma3" else f"{name}Config")
     shape = {"bos_token_id": 1, "eos_token_id": 2} if name == "GPT2" else _SHAPE
     kind = getattr(transformers, f"{name}LMHeadModel" if name == "GPT2" else f"{name}ForCausalLM")
-    model = kind(config(**{**shape, **changes})).eval()
+    model = kind(config(**{**shape, **changes, **more})).eval()
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.ndim == 1:
@@ -74,8 +74,10 @@ def tiny(case: str) -> Any:
     return model
 
 
-def save_tiny(folder: Path, case: str, dtype: torch.dtype = torch.float32, **how: Any) -> Any:
-    """The same, also written to `folder`."""
-    model = tiny(case).to(dtype)
+def save_tiny(
+    folder: Path, case: str, dtype: torch.dtype = torch.float32, more: dict[str, Any] | None = None, **how: Any
+) -> Any:
+    """The same, also written to `folder`. more: changes of its config."""
+    model = tiny(case, **(more or {})).to(dtype)
     model.save_pretrained(folder, **how)
     return model

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -155,8 +155,7 @@ def _converse(
             return tokenizer.encode_chat(messages)
 
         if session is None:
-            roomy = replace(wanted, context=wanted.context or CONVERSATION)
-            session, ids = open_session(roomy, ids_of, max_tokens, _note)
+            session, ids = open_session(wanted, ids_of, max_tokens, _note, CONVERSATION)
         else:
             ids = tuple(ids_of(session.tokenizer))
         try:

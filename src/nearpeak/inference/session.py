@@ -95,12 +95,13 @@ class Session:
 
 
 def open_session(
-    wanted: Wanted, ids_of: Callable[[Tokenizer], Sequence[int]], max_tokens: int, note: Note
+    wanted: Wanted, ids_of: Callable[[Tokenizer], Sequence[int]], max_tokens: int, note: Note, roomy: int = 0
 ) -> tuple[Session, tuple[int, ...]]:
     """Open a model for a first prompt, and the prompt's tokens.
 
     ids_of   makes them once the tokenizer is there: a prompt that does not fit is refused before any weight is read
     note     is told what goes on, and what a user should know
+    roomy    positions to make room for where the model has so many, and the user named no number
     """
     device, place = _device(wanted.device)
     path, spec, why_not = _what(wanted.model)
@@ -108,7 +109,7 @@ def open_session(
     ids = tuple(ids_of(tokenizer))
     for line in tokenizer.warnings:
         note(line)
-    capacity = capacity_of(spec, wanted.context, len(ids), max_tokens)
+    capacity = capacity_of(spec, wanted.context, len(ids), max_tokens, roomy)
     note(f"loading {path} as {wanted.precision} on {device.name}")
     start = time.perf_counter()
     if why_not is None:
@@ -119,7 +120,8 @@ def open_session(
         size, reading = loaded.bytes, loaded.seconds
     else:
         if wanted.lora or wanted.precision not in ("bf16", "fp16", "fp32"):
-            raise UserError(f"{why_not} Through transformers it runs in bf16, fp16 or fp32, without --lora.")
+            what = "--lora" if wanted.lora else f"--precision {wanted.precision}"
+            raise UserError(f"{why_not} Through transformers it runs in bf16, fp16 or fp32, not with {what}.")
         runner = open_other(path, weights_dtype(wanted.precision), place, capacity, why_not)
         not_fast, size, reading = str(why_not), runner.memory_bytes, time.perf_counter() - start
     if not_fast:
@@ -147,12 +149,15 @@ def check(wanted: Wanted, note: Note, seed: int = 0) -> Agreement:
     return compare(logits_of(runner, ids), reference, rounded)
 
 
-def capacity_of(spec: ModelSpec | None, context: int | None, prompt: int, max_tokens: int) -> int:
+def capacity_of(spec: ModelSpec | None, context: int | None, prompt: int, max_tokens: int, roomy: int = 0) -> int:
     """Positions to make room for. Raises UserError, with both numbers, where the prompt does not fit."""
+    if max_tokens < 1:
+        raise UserError(f"--max-tokens is {max_tokens}; 1 is the least")
     most = spec.context if spec else None
     if context is not None and (context < 2 or (most and context > most)):
         raise UserError(f"--context is {context:,}; this model takes from 2 to {most or 0:,} positions")
-    room = context or min(prompt + max_tokens, most or prompt + max_tokens)
+    needed = max(prompt + max_tokens, roomy)
+    room = context or min(needed, most or needed)
     if prompt >= room:
         raise UserError(
             f"the prompt has {prompt:,} tokens, and the context holds {room:,}, the answer included. "

@@ -162,7 +162,9 @@ def test_logprobs_are_of_the_chosen_token_and_the_likeliest() -> None:
     assert chosen == pytest.approx(expected)
 
 
-RAN = Ran("m", "a way", "H200", "bf16", "bf16", 16_000_000_000, 4_000_000_000, 20_000_000_000, 10.0, 8.0, 16_000_000_000, 4e9)
+RAN = Ran(
+    "m", "a way", "H200", "bf16", "bf16", 16_000_000_000, 4_000_000_000, 20_000_000_000, 10.0, 8.0, 16_000_000_000, 4e9
+)
 
 
 def answered(prefill: float, *later: float) -> object:

@@ -22,7 +22,7 @@ import torch
 
 from nearpeak.ceilings.bench import Bench
 from nearpeak.ceilings.needed import measure_needed
-from nearpeak.cli.measure import command_line, commit
+from nearpeak.cli.measure import commit
 from nearpeak.hardware.cpu import cpu_device
 from nearpeak.hardware.devices import sensors_of
 from nearpeak.inference.choose_runner import fast_runner, weights_dtype
@@ -102,7 +102,8 @@ def main() -> None:
     found = measure_needed(Bench(device, CPU, sensors_of(device), None, True), ("fp32", "fp32"), ("bf16", "fp32"))
     memory = next(c.burst for c in found.ceilings if c.kind == "memory_read")
     result = {
-        "command": command_line(), "commit": commit(), "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "command": f"python benchmarks/run_cpu.py {asked.model.name} --tokens {asked.tokens} --rounds {asked.rounds}",
+        "commit": commit(), "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "device": device.name, "features": device.features, "threads": torch.get_num_threads(),
         "versions": {name: version(name) for name in ("torch", "transformers")} | {"python": platform.python_version()},
         "model": asked.model.name, "prompt_tokens": len(ids), "tokens": asked.tokens, "memory_read_bytes_per_s": memory,

@@ -136,6 +136,17 @@ def test_an_unknown_kind_is_refused_by_its_key(kind: object) -> None:
         ({"partial_rotary_factor": 0.2}, "partial_rotary_factor"),
         ({"partial_rotary_factor": 1.5}, "partial_rotary_factor"),
         ({"rope_theta": -1.0}, "rope_theta"),
+        ({"rope_type": "yarn", "factor": 4.0, "rope_theta": 1.0}, "rope_theta"),
+        (
+            {
+                "rope_type": "longrope",
+                "short_factor": [1.0] * 8,
+                "long_factor": [1.0] * 8,
+                "original_max_position_embeddings": 1,
+            },
+            "original_max_position_embeddings",
+        ),
+        ({"rope_type": "dynamic", "factor": 2.0, "partial_rotary_factor": 0.125}, "rope_type"),
     ],
 )
 def test_rotary_values_without_sense_are_refused_by_their_key(values: dict[str, Any], key: str) -> None:
@@ -153,7 +164,7 @@ def test_rotary_values_without_sense_are_refused_by_their_key(values: dict[str, 
         ({"hidden_size": True}, "hidden_size"),
         ({"hidden_size": 10**9}, "hidden_size"),
         ({"num_hidden_layers": 10**6}, "num_hidden_layers"),
-        ({"num_hidden_layers": ...}, "num_hidden_layers"),
+        ({"num_hidden_layers": None}, "num_hidden_layers"),
         ({"vocab_size": None}, "vocab_size"),
         ({"rms_norm_eps": float("nan")}, "rms_norm_eps"),
         ({"rms_norm_eps": 0}, "rms_norm_eps"),
@@ -166,6 +177,11 @@ def test_rotary_values_without_sense_are_refused_by_their_key(values: dict[str, 
         ({"residual_multiplier": 0.5}, "residual_multiplier"),
         ({"logits_scaling": 8.0}, "logits_scaling"),
         ({"an_invention": 1}, "an_invention"),
+        ({"an_invention": 0}, "an_invention"),
+        ({"rope_interleaved": True}, "rope_interleaved"),
+        ({"is_causal": False}, "is_causal"),
+        ({"is_encoder_decoder": True}, "is_encoder_decoder"),
+        ({"pruned_heads": {"0": [1]}}, "pruned_heads"),
         ({"sliding_window": 4096}, "sliding_window"),
     ],
 )
@@ -175,12 +191,14 @@ def test_what_is_not_computed_is_refused_by_its_key(changes: dict[str, Any], key
 
 
 def test_keys_that_are_off_or_harmless_pass() -> None:
-    shape(an_invention=None, another=False, _model_name_or_path="x", dtype="bfloat16", pretraining_tp=2)
+    shape(
+        an_invention=None, another=False, _model_name_or_path="x", dtype="bfloat16", pretraining_tp=2, pruned_heads={}
+    )
 
 
 @pytest.mark.parametrize("family", ["gemma3n", "llama4_text", "bert", None, 3])
 def test_a_family_that_is_not_here_is_refused_with_those_that_are(family: object) -> None:
-    with pytest.raises(UserError, match=r"model_type is .*nearpeak runs gemma2, gemma3_text, gpt2, llama"):
+    with pytest.raises(UserError, match=r"model_type is .*nearpeak runs gemma2, gemma3, gemma3_text, gpt2, llama"):
         shape(model_type=family)
 
 

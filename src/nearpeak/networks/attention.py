@@ -30,7 +30,8 @@ class Attention(nn.Module):
         self.q_norm = self.k_norm = None
         if shape.qk_norm is not None:
             sizes = (shape.head_dim, shape.head_dim) if shape.qk_norm == "head" else (queries, keys)
-            self.q_norm, self.k_norm = (RMSNorm(size, shape.norm_eps, shape.norm_offset) for size in sizes)
+            kind = shape.norm_eps, shape.norm_offset, shape.norm_wide
+            self.q_norm, self.k_norm = (RMSNorm(size, *kind) for size in sizes)
 
     def forward(self, x: torch.Tensor, rotation: Rotation | None, attend: Attend) -> torch.Tensor:
         """x [batch, tokens, width] → the same."""

@@ -19,15 +19,15 @@ HARMLESS = frozenset({
     "summary_activation", "summary_proj_to_labels", "summary_first_dropout", "id2label", "label2id", "num_labels",
     "problem_type", "finetuning_task", "task_specific_params", "output_attentions", "output_hidden_states",
     "output_router_logits", "router_aux_loss_coef", "router_jitter_noise", "return_dict", "torchscript",
-    "use_bfloat16", "chunk_size_feed_forward", "gradient_checkpointing", "is_encoder_decoder", "is_decoder",
-    "add_cross_attention", "cross_attention_hidden_size", "tie_encoder_decoder", "tokenizer_class", "prefix",
-    "keys_to_ignore_at_inference", "pretraining_tp", "pruned_heads", "remove_invalid_values", "min_length",
+    "use_bfloat16", "chunk_size_feed_forward", "gradient_checkpointing", "is_decoder",
+    "tie_encoder_decoder", "tokenizer_class", "prefix",
+    "keys_to_ignore_at_inference", "pretraining_tp", "remove_invalid_values", "min_length",
     "max_length", "do_sample", "early_stopping", "num_beams", "num_beam_groups", "diversity_penalty", "temperature",
     "top_k", "top_p", "typical_p", "repetition_penalty", "length_penalty", "no_repeat_ngram_size",
     "encoder_no_repeat_ngram_size", "num_return_sequences", "output_scores", "return_dict_in_generate",
     "exponential_decay_length_penalty", "tf_legacy_loss", "unsloth_version", "unsloth_fixed", "transformers.js_config",
     "n_ctx", "vocab_file", "_attn_implementation", "attn_implementation", "_attn_implementation_autoset",
-    "_flash_attn_2_enabled", "use_flash_attention", "is_llama_config", "rope_interleaved", "quantization_config",
+    "_flash_attn_2_enabled", "use_flash_attention", "is_llama_config", "quantization_config",
     "neftune_noise_alpha", "hidden_act_param", "kernel_options", "encoder", "max_window_layers",
 })  # fmt: skip
 
@@ -35,8 +35,15 @@ HARMLESS = frozenset({
 class ConfigKeys:
     """The keys of one config, with a family's defaults. Every reading raises UserError naming file and key."""
 
-    def __init__(self, values: Mapping[str, object], where: str, defaults: Mapping[str, object]) -> None:
+    def __init__(
+        self,
+        values: Mapping[str, object],
+        where: str,
+        defaults: Mapping[str, object],
+        harmless: frozenset[str] = frozenset(),
+    ) -> None:
         self.values, self.where, self.defaults = values, where, defaults
+        self.harmless = HARMLESS | harmless
         self.asked: set[str] = set()
 
     def find(self, key: str) -> object:
@@ -101,10 +108,11 @@ class ConfigKeys:
             raise self.error(key, f"is {_shown(value)}; only {' or '.join(map(_shown, computed))} is computed")
 
     def nothing_left(self) -> None:
-        """Refuse what nobody asked for, unless it is known not to matter, or off."""
+        """Refuse what nobody asked for, unless it is known not to matter, or off: null, false, or an empty list."""
         for key, value in self.values.items():
+            off = value is None or value is False or value in ([], {})  # 0 is a number, and may be one to compute with
             a_name = key.startswith("_") and isinstance(value, str)  # where a checkpoint came from
-            if key not in self.asked and key not in HARMLESS and value not in (None, False) and not a_name:
+            if key not in self.asked and key not in self.harmless and not off and not a_name:
                 raise self.error(key, f"is {_shown(value)}, which may change what is computed, and is not known here")
 
     def error(self, key: str, what: str) -> UserError:

@@ -9,7 +9,7 @@ from nearpeak.networks.attention import Attend, Attention, Rotation
 from nearpeak.networks.decoder_shape import DecoderShape
 from nearpeak.networks.feed_forward import Experts, FeedForward
 from nearpeak.networks.norms import LayerNorm, RMSNorm
-from nearpeak.networks.rope import Rope, rotations
+from nearpeak.networks.rope import Rope, Rotations
 
 
 class Decoder(nn.Module):
@@ -25,6 +25,7 @@ class Decoder(nn.Module):
         self.head = nn.Linear(shape.width, shape.vocab, bias=False)
         if shape.tied:
             self.head.weight = self.embed.weight
+        self.rotations = Rotations()
 
     def forward(
         self, ids: torch.Tensor, positions: torch.Tensor, attend: Attend, last_only: bool = False
@@ -35,13 +36,13 @@ class Decoder(nn.Module):
         """
         x = self.embed(ids)
         if self.shape.embed_scale != 1.0:
-            x = x * torch.tensor(self.shape.embed_scale, dtype=x.dtype, device=x.device)
+            x = x * _rounded(self.shape.embed_scale, x.dtype)
         if self.position is not None:
             x = x + self.position(positions)
         turns: dict[Rope | None, Rotation | None] = {None: None}
         for block, layer in zip(self.layers, self.shape.layers, strict=True):
             if layer.rope is not None and layer.rope not in turns:
-                turns[layer.rope] = rotations(layer.rope, positions, x.dtype)
+                turns[layer.rope] = self.rotations(layer.rope, positions, x.dtype)
             x = block(x, turns[layer.rope], attend)
         return self._logits(x[:, -1:] if last_only else x)
 
@@ -80,8 +81,13 @@ def norm_of(shape: DecoderShape) -> RMSNorm | LayerNorm:
     """The norm that this model uses, over its width."""
     if shape.norm == "layer":
         return LayerNorm(shape.width, shape.norm_eps)
-    return RMSNorm(shape.width, shape.norm_eps, shape.norm_offset)
+    return RMSNorm(shape.width, shape.norm_eps, shape.norm_offset, shape.norm_wide)
 
 
 def _normed(x: torch.Tensor, norm: nn.Module | None) -> torch.Tensor:
     return x if norm is None else norm(x)
+
+
+def _rounded(number: float, dtype: torch.dtype) -> float:
+    """As it would stand in a tensor of that dtype. A plain number, for nothing is copied to a device then."""
+    return float(torch.tensor(number, dtype=dtype, device="cpu"))

@@ -27,12 +27,14 @@ class ExpertsShape:
     """A router picks `chosen` of `experts` feed-forwards of `hidden` numbers for each position.
 
     renormalise  the chosen ones' weights are made to sum to 1
+    wide         they stay in fp32 until they have been multiplied (Mixtral)
     """
 
     experts: int
     chosen: int
     hidden: int
     renormalise: bool
+    wide: bool = False
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,7 @@ class DecoderShape:
 
     hidden       of a dense feed-forward; gated: down(act(gate x) · up x), else down(act(up x))
     norm         "rms", or "layer" with mean and bias; norm_offset: the weight is 1 + what is stored (Gemma)
+    norm_wide    what is normed stays in fp32 until the weight has been multiplied (Gemma, OLMo 2)
     norm_order   "before" attention and feed-forward; "after" them, before the sum (OLMo 2); "both" (Gemma)
     qk_norm      of queries and keys: None, each "head", or all heads at once ("width")
     score_scale  what q·k is multiplied by; score_cap: cap·tanh(score ÷ cap); logit_cap likewise
@@ -63,6 +66,7 @@ class DecoderShape:
     norm: Literal["rms", "layer"] = "rms"
     norm_eps: float = 1e-6
     norm_offset: bool = False
+    norm_wide: bool = False
     norm_order: Literal["before", "after", "both"] = "before"
     qk_norm: Literal["head", "width"] | None = None
     qkv_bias: bool = False

@@ -70,4 +70,4 @@ class Experts(nn.Module):
         weights, chosen = self.router(rows).float().softmax(-1).topk(self.experts.chosen, -1)
         if self.experts.renormalise:
             weights = weights / weights.sum(-1, keepdim=True)
-        return weights.to(rows.dtype), chosen
+        return weights if self.experts.wide else weights.to(rows.dtype), chosen

@@ -10,20 +10,20 @@ from torch import nn
 class RMSNorm(nn.Module):
     """x·w ÷ √(mean x² + eps) over the last `size` numbers.
 
-    offset: the weight is 1 + what is stored, and multiplied in fp32 (Gemma); else rounded before it is multiplied.
+    offset  the weight is 1 + what is stored, summed in fp32 (Gemma)
+    wide    the weight is multiplied in fp32, and the product rounded (Gemma, OLMo 2); else rounded before that
     """
 
-    def __init__(self, size: int, eps: float, offset: bool = False) -> None:
+    def __init__(self, size: int, eps: float, offset: bool = False, wide: bool = False) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(size))
-        self.eps, self.offset = eps, offset
+        self.eps, self.offset, self.wide = eps, offset, wide
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        wide = x.float()
-        normed = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.eps)
-        if self.offset:
-            return (normed * (1.0 + self.weight.float())).to(x.dtype)
-        return self.weight * normed.to(x.dtype)
+        normed = x.float()
+        normed = normed * torch.rsqrt(normed.square().mean(-1, keepdim=True) + self.eps)
+        weight = 1.0 + self.weight.float() if self.offset else self.weight
+        return (weight * normed).to(x.dtype) if self.wide else weight * normed.to(x.dtype)
 
 
 class LayerNorm(nn.Module):

@@ -23,7 +23,9 @@ class Rope:
     attention_factor  what cosines and sines are multiplied by
     beta_fast, beta_slow, truncate      of YaRN
     low_freq_factor, high_freq_factor   of llama3
-    short_factors, long_factors         one a pair: of LongRoPE up to `original` positions, and beyond
+    short_factors, long_factors         one a pair: of LongRoPE up to `original` positions, and beyond. Where both are
+                                        the same they are what a GGUF's rope_freqs.weight divides frequencies by
+    wide              queries and keys are turned in fp32 and rounded after (OLMo 2), not multiplied in their own dtype
     """
 
     rotary: int
@@ -39,6 +41,7 @@ class Rope:
     high_freq_factor: float = 4.0
     short_factors: tuple[float, ...] = ()
     long_factors: tuple[float, ...] = ()
+    wide: bool = False
 
     @property
     def changes_from(self) -> int | None:
@@ -113,13 +116,27 @@ _KINDS = {
 }  # fmt: skip
 
 
-def rotations(rope: Rope, positions: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
-    """Cosines and sines [batch, 1, tokens, rotary] for positions [batch, tokens], made in fp32."""
-    length = 0 if rope.changes_from is None else int(positions.max()) + 1
-    frequencies = rope.inverse_frequencies(length).to(positions.device)
-    angles = positions.unsqueeze(-1).float() * frequencies
-    angles = torch.cat((angles, angles), -1).unsqueeze(1)
-    return (angles.cos() * rope.attention_factor).to(dtype), (angles.sin() * rope.attention_factor).to(dtype)
+class Rotations:
+    """Cosines and sines of positions. Frequencies that never change stay on a device once they are there: a step of
+    decoding copies nothing to it then, which a CUDA graph could not hold."""
+
+    def __init__(self) -> None:
+        self._kept: dict[tuple[Rope, torch.device], torch.Tensor] = {}
+
+    def __call__(self, rope: Rope, positions: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+        """[batch, 1, tokens, rotary] each, for positions [batch, tokens], made in fp32."""
+        angles = positions.unsqueeze(-1).float() * self._frequencies(rope, positions)
+        angles = torch.cat((angles, angles), -1).unsqueeze(1)
+        dtype = torch.float32 if rope.wide else dtype
+        return (angles.cos() * rope.attention_factor).to(dtype), (angles.sin() * rope.attention_factor).to(dtype)
+
+    def _frequencies(self, rope: Rope, positions: torch.Tensor) -> torch.Tensor:
+        if rope.changes_from is not None:
+            return rope.inverse_frequencies(int(positions.max()) + 1).to(positions.device)
+        place = rope, positions.device
+        if place not in self._kept:
+            self._kept[place] = rope.inverse_frequencies().to(positions.device)
+        return self._kept[place]
 
 
 def rotate(x: torch.Tensor, cosines: torch.Tensor, sines: torch.Tensor) -> torch.Tensor:
@@ -127,5 +144,5 @@ def rotate(x: torch.Tensor, cosines: torch.Tensor, sines: torch.Tensor) -> torch
     rotary = cosines.shape[-1]
     turned, rest = x[..., :rotary], x[..., rotary:]
     first, second = turned.chunk(2, -1)
-    turned = turned * cosines + torch.cat((-second, first), -1) * sines
+    turned = (turned * cosines + torch.cat((-second, first), -1) * sines).to(x.dtype)
     return torch.cat((turned, rest), -1) if rest.shape[-1] else turned

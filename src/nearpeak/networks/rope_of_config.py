@@ -52,9 +52,16 @@ def _scaled(rope: Rope, kind: str, inner: ConfigKeys, keys: ConfigKeys) -> Rope:
     if kind == "linear":
         return replace(rope, kind="linear", factor=inner.number("factor"))
     if kind == "dynamic":
+        if rope.rotary == 2:
+            raise inner.error("rope_type", "is dynamic, which needs more than one pair of numbers in a head")
         return replace(rope, kind="dynamic", factor=inner.number("factor"), original=most)
-    original = keys.size_or("original_max_position_embeddings", None)
-    original = original or inner.size_or("original_max_position_embeddings", None) or most
+    outside = keys.size_or("original_max_position_embeddings", None)
+    original = inner.size_or("original_max_position_embeddings", outside or most) or most
+    if outside not in (None, original):  # transformers takes the one outside, without a word
+        raise inner.error("original_max_position_embeddings", f"is {original:,}, but outside it is {outside:,}")
+    if original < 2 or rope.theta == 1:  # their logarithms divide
+        key, value = ("original_max_position_embeddings", original) if original < 2 else ("rope_theta", 1)
+        raise inner.error(key, f"is {value}; rope_type {kind} needs more")
     rope = replace(rope, original=original)
     if kind == "llama3":
         low, high = inner.number("low_freq_factor"), inner.number("high_freq_factor")

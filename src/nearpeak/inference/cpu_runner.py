@@ -75,8 +75,10 @@ class CpuRunner:
         self.scores = np.zeros((shape.heads, capacity), np.float32)
         self.threads = min(torch.get_num_threads(), cpu_decode.most_threads())
         self.how = f"CPU kernels, {precision} weights, fp32 between, {self.threads} threads"
+        start = time.perf_counter()
         self.decode(torch.zeros(1, dtype=torch.int64))  # kernels that are not in numba's cache are compiled now
         self.keep(0)
+        self.compile_seconds = time.perf_counter() - start
 
     @property
     def weight_bytes(self) -> int:

@@ -126,6 +126,9 @@ def open_session(
         not_fast, size, reading = str(why_not), runner.memory_bytes, time.perf_counter() - start
     if not_fast:
         note(f"reference path: {not_fast}")
+    compiling = getattr(runner, "compile_seconds", 0.0)
+    if compiling > 1:
+        note(f"kernels were compiled for this processor in {compiling:.1f} s; the next run finds them")
     seconds = time.perf_counter() - start
     engine = Engine(runner, tokenizer)
     return Session(wanted, device, spec, tokenizer, runner, engine, not_fast, path, seconds, reading, size), ids

@@ -224,3 +224,12 @@ def test_the_examples_of_the_docs_are_what_is_printed(file: str, arguments: str,
 def test_the_docs_have_examples() -> None:
     assert len(EXAMPLES) >= 4
     assert {file for file, *_ in EXAMPLES} == {"README.md", "docs/plan.md"}
+
+
+def test_a_reader_that_has_had_enough_is_no_fault() -> None:
+    command = f"{shlex.quote(sys.executable)} -m nearpeak plan llama-3.1-8b --gpu 'RTX 3090' --explain"
+    done = subprocess.run(
+        ["bash", "-c", f"set -o pipefail; {command} | head -1"], capture_output=True, text=True, cwd=ROOT, env=ALONE
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("llama-3.1-8b")

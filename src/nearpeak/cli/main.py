@@ -62,11 +62,13 @@ def main() -> None:
         sys.stdout.reconfigure(errors="replace")  # "?" for what a terminal's encoding lacks, and no traceback
     try:
         code = cli.main(arguments, prog_name="nearpeak", standalone_mode=False)
-        sys.exit(code if isinstance(code, int) else 0)
     except click.exceptions.Exit as stop:
         sys.exit(stop.exit_code)
     except (click.Abort, KeyboardInterrupt):
         _fail("stopped by Ctrl-C", 130)
+    except SystemExit:  # click and rich end so, with code 1, where the reader has had enough: `nearpeak … | head -1`
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115
+        sys.exit(0)
     except Exception as error:
         if debug:
             traceback.print_exc()
@@ -76,6 +78,7 @@ def main() -> None:
         if isinstance(error, UserError):
             _fail(str(error), 2)
         _fail(f"{type(error).__name__}: {error} (--debug shows where)", 1)
+    sys.exit(code if isinstance(code, int) else 0)
 
 
 def _fail(text: str, code: int) -> None:

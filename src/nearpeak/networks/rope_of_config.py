@@ -39,7 +39,8 @@ def rope_of(keys: ConfigKeys, values: Mapping[str, object], head_dim: int, theta
     for key, value in values.items():
         if key not in OF_ALL and key not in KEYS[kind] and key not in IDLE and value is not None:
             raise inner.error(key, f"is {value!r}, which rope_type {kind} does not read")
-    part = inner.number_or_none("partial_rotary_factor") or keys.number_or_none("partial_rotary_factor") or 1.0
+    outside = keys.number_or_none("partial_rotary_factor")  # transformers saves it in both places
+    part = inner.number_or_none("partial_rotary_factor") or outside or 1.0
     rotary = int(head_dim * part)
     if rotary % 2 or not 2 <= rotary <= head_dim:
         raise keys.error("partial_rotary_factor", f"leaves {rotary} of {head_dim}; an even number of them is turned")

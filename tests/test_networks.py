@@ -22,6 +22,7 @@ LONG = 100  # past windows, original lengths and training lengths of the tiny mo
 
 def reference(model: Any, ids: torch.Tensor, **more: Any) -> torch.Tensor:
     model.config._attn_implementation = "eager"
+    model.config._experts_implementation = "eager"
     with torch.no_grad():
         logits: torch.Tensor = model(ids, **more).logits
     return logits
@@ -55,7 +56,8 @@ def test_decode_gives_what_prefill_gives(case: str) -> None:
     assert error(torch.cat(parts, 1), truth) <= SAME
 
 
-@pytest.mark.parametrize("case", CASES)
+# A mixture's rounding may turn the router's choice: test_networks_exact.py holds those to the bit.
+@pytest.mark.parametrize("case", [case for case in CASES if case not in ("mixtral", "qwen3_moe")])
 def test_in_bf16_rounding_is_no_worse_than_transformers_own(case: str) -> None:
     model = tiny(case)
     ids = torch.randint(0, 80, (2, 30))

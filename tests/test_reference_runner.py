@@ -18,7 +18,7 @@ from networks import logits_of as whole_logits
 from tiny_folders import CASES, save_tiny, tiny
 
 CPU = torch.device("cpu")
-UNCHANGING = [case for case in CASES if case != "phi4"]  # its frequencies change with the length
+UNCHANGING = [case for case in CASES if case not in ("phi4", "mixtral", "qwen3_moe")]  # these cannot be one graph
 
 
 @pytest.mark.parametrize("case", CASES)

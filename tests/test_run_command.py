@@ -79,6 +79,7 @@ def test_the_document(folder: Path) -> None:
     result = body["result"]
     assert result["generated_tokens"] == len(result["logprobs"]) == 9 or result["stopped_by"] == "end of sequence"
     assert result["ttft_s"] > 0
+    assert {"token", "text", "logprob", "likeliest"} == set(result["logprobs"][0])
     assert result["load"]["bytes"] > 0
     assert body["memory_bytes"] > 0
 
@@ -112,6 +113,23 @@ def test_a_seed_repeats_the_draws_and_another_does_not(folder: Path) -> None:
 
     assert text(7) == text(7)
     assert len({text(seed) for seed in range(4)}) > 1
+
+
+def test_a_drawn_seed_is_told_so_that_the_run_can_be_repeated(folder: Path) -> None:
+    first = document(folder, "the quick", "--temperature", 1.5, "--max-tokens", 12)["result"]
+    seed = first["sampling"]["seed"]
+    assert (
+        document(folder, "the quick", "--temperature", 1.5, "--max-tokens", 12, "--seed", seed)["result"]["text"]
+        == first["text"]
+    )
+
+
+def test_a_prompt_may_come_from_standard_input(folder: Path) -> None:
+    for arguments in (["-"], []):
+        done = run(folder, *arguments, "--max-tokens", 2, stdin="the quick brown fox")
+        assert done.exit_code == 0, done.output
+    empty = run(folder, "-", stdin="")
+    assert "nothing is asked" in str(empty.exception)
 
 
 def test_raw_leaves_the_template_out(folder: Path) -> None:
@@ -158,12 +176,15 @@ def test_check_finds_a_fast_path_that_is_wrong(folder: Path, monkeypatch: pytest
         (["--context", 4], ["4"]),
         (["--context", 10**6], ["1,000,000", "128"]),
         (["--raw", "--system", "x"], ["--raw"]),
+        (["--top-k", 5], ["--top-k", "--temperature"]),
+        (["--logprobs", 2], ["--logprobs", "--json"]),
+        (["--check"], ["--check", "no prompt"]),
         (["--chat", "--json"], ["--chat"]),
         (["--device", "cuda:7"], ["cuda:7"]),
         (["--lora", "/dev/null/nowhere"], ["/dev/null/nowhere"]),
         (["--profile", "/dev/null/p.json"], ["/dev/null/p.json"]),
         (["--stop", ""], ["stop"]),
-        (["--logprobs", -1], ["-1"]),
+        (["--logprobs", -1, "--json"], ["-1"]),
     ],
 )
 def test_what_makes_no_sense_is_refused_with_its_numbers(
@@ -185,10 +206,28 @@ def test_a_prompt_over_the_context_is_refused_with_both_numbers_before_loading(
 
 def test_nothing_asked_is_said(folder: Path) -> None:
     assert "nothing is asked" in refused(folder)
+    assert "nothing is asked" in refused(folder, "")
+
+
+def test_what_makes_no_sense_is_told_before_torch_is_imported() -> None:
+    code = "import sys; from nearpeak.cli.main import cli\ntry: cli(['run', './no/such', 'hi'], standalone_mode=False)"
+    done = subprocess.run(
+        [sys.executable, "-c", f"{code}\nexcept Exception as e: print(e, 'torch' in sys.modules)"],
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout.strip().endswith("a .gguf file. False"), done.stdout + done.stderr
 
 
 @pytest.mark.parametrize(
-    ("name", "words"), [("llama-3.1-8b", ["known", "weights"]), ("bert-base", ["bert-base"]), ("no-such", ["no-such"])]
+    ("name", "words"),
+    [
+        ("llama-3.1-8b", ["known", "weights"]),
+        ("bert-base", ["bert-base"]),
+        ("no-such", ["no-such"]),
+        ("./no/such", ["does not exist"]),
+        ("x.gguf", ["does not exist"]),
+    ],
 )
 def test_models_that_are_not_here(name: str, words: list[str]) -> None:
     text = refused(name, "hello")
@@ -208,7 +247,7 @@ def test_a_family_without_a_network_runs_through_transformers_and_says_so(tmp_pa
     done = run(tmp_path, "the quick brown fox", "--max-tokens", 5)
     assert done.exit_code == 0, done.output
     assert "transformers" in done.stderr
-    assert "gpt_neox" in done.stderr
+    assert "GPTNeoX" in done.stderr
     assert "int8" in refused(tmp_path, "the fox", "--precision", "int8")
 
 

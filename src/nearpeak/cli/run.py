@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import json
+import math
+import os
+import secrets
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 if TYPE_CHECKING:
-    from nearpeak.inference.engine import Asked
-    from nearpeak.inference.session import Session, Wanted
+    from nearpeak.inference.sampling import Sampling
+    from nearpeak.inference.session import Session
     from nearpeak.models.tokenizer import Tokenizer
     from nearpeak.records.device import Device
     from nearpeak.records.machine_profile import DeviceProfile
@@ -77,35 +80,67 @@ def run(
     Example: nearpeak run SmolLM2-135M-Instruct.Q4_1.gguf "What is the capital of France?"
     """
     from nearpeak.ceilings import profile_file
-    from nearpeak.inference.engine import Asked
     from nearpeak.inference.sampling import Sampling
-    from nearpeak.inference.session import Wanted, open_session
+    from nearpeak.inference.stop_strings import StopStrings
+    from nearpeak.models.read import read_model
     from nearpeak.records.errors import UserError
 
+    # What can be refused without torch is refused first: importing it takes seconds.
+    if temperature == 0 and (top_k or top_p != 1 or min_p):
+        raise UserError("--top-k, --top-p and --min-p choose among draws; at --temperature 0 nothing is drawn.")
+    sampling = Sampling(temperature, top_k, top_p, min_p, secrets.randbelow(1 << 32) if seed is None else seed)
+    StopStrings(stops)
+    if max_tokens < 1:
+        raise UserError(f"--max-tokens is {max_tokens}; 1 is the least")
     if chat and as_json:
         raise UserError("--chat is a conversation on a terminal, --json one document. Leave one of them out.")
     if raw and (system is not None or chat):
         raise UserError("--raw leaves the chat template out, so it goes with neither --system nor --chat.")
-    if prompt is None and not chat and not check:
+    if logprobs is not None and not as_json:
+        raise UserError("--logprobs are told in the JSON document: add --json.")
+    if check and prompt is not None:
+        raise UserError("--check compares logits of random tokens: it takes no prompt.")
+    if lora is not None and not lora.is_dir():
+        raise UserError(f"--lora {lora} is no folder. Name the folder of a peft adapter.")
+    if not Path(model).expanduser().exists():
+        read_model(model)  # says that it is not there; a known name is told below
+    if prompt == "-" or (prompt is None and not chat and not check and not sys.stdin.isatty()):
+        prompt = sys.stdin.read()
+    if not prompt and not chat and not check:
         raise UserError('nothing is asked. Give a prompt: nearpeak run MODEL "What is the capital of France?"')
     if profile:
         profile_file.load(profile)  # what is wrong with it is told before the model is read
-    sampling = Sampling(temperature, top_k, top_p, min_p, seed)
-    wanted = Wanted(model, precision, device, context, lora)
+    # Threads that wait for each other sleep. Spinning, one that another process has displaced holds up all the rest:
+    # seen with one busy process beside two threads: 1,176 ms a token against 19. Read when OpenMP is loaded, so now.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    wanted = (model, precision, device, context, lora)
     if check:
         return _check(wanted, as_json)
-
-    def ask(ids: Sequence[int]) -> Asked:
-        return Asked(tuple(ids), sampling, max_tokens, stops, logprobs)
-
+    request = _Request(sampling, max_tokens, stops, logprobs, profile)
     if chat:
-        return _converse(wanted, prompt, system, max_tokens, ask, profile)
-    session, ids = open_session(wanted, lambda t: _ids(t, prompt or "", system, raw), max_tokens, _note)
-    outcome = _answer(session, ask(ids), (lambda text: None) if as_json else _say, profile)
+        return _converse(wanted, prompt, system, request)
+    return _once(wanted, prompt or "", system, raw, request, as_json)
+
+
+@dataclass(frozen=True)
+class _Request:
+    """What stays the same from turn to turn."""
+
+    sampling: Sampling
+    max_tokens: int
+    stops: tuple[str, ...]
+    logprobs: int | None
+    profile: Path | None
+
+
+def _once(wanted: tuple[Any, ...], prompt: str, system: str | None, raw: bool, request: _Request, as_json: bool) -> int:
+    from nearpeak.inference.session import Wanted, open_session
+
+    session, ids = open_session(Wanted(*wanted), lambda t: _ids(t, prompt, system, raw), request.max_tokens, _note)
+    outcome = _answer(session, ids, request, None if as_json else _say)
     if as_json:
         print(json.dumps(asdict(outcome), ensure_ascii=False, allow_nan=False, indent=1))
     else:
-        print(flush=True)
         _show(outcome)
     return 0
 
@@ -117,6 +152,8 @@ def _ids(tokenizer: Tokenizer, prompt: str, system: str | None, raw: bool) -> li
     if raw or tokenizer.chat_template is None:
         if system is not None:
             raise UserError("this model has no chat template, so it has no place for --system.")
+        if not raw:
+            _note("this model has no chat template: the prompt is continued as text")
         return tokenizer.encode(prompt)
     return tokenizer.encode_chat([*_told(system), {"role": "user", "content": prompt}])
 
@@ -125,27 +162,39 @@ def _told(system: str | None) -> list[dict[str, str]]:
     return [] if system is None else [{"role": "system", "content": system}]
 
 
-def _answer(session: Session, asked: Asked, say: Callable[[str], None], profile: Path | None) -> Outcome:
+def _answer(session: Session, ids: Sequence[int], request: _Request, say: Callable[[str], None] | None) -> Outcome:
+    """say None: the text is in the document alone."""
+    from nearpeak.inference.engine import Asked
     from nearpeak.inference.outcome import outcome_of
 
-    answer, ran, load = session.answer(asked, say)
-    return outcome_of(answer, ran, session.spec, _sustains(session.device, ran.compute, profile), load)
+    asked = Asked(tuple(ids), request.sampling, request.max_tokens, request.stops, request.logprobs)
+    answer, ran, load = session.answer(asked, say or (lambda text: None))
+    if say:
+        say("\n")
+    outcome = outcome_of(answer, ran, session.spec, _sustains(session.device, ran.compute, request.profile), load)
+    outcome.result["sampling"] = asdict(request.sampling)
+    if answer.logprobs:
+        outcome.result["logprobs"] = [_told_token(session.tokenizer, one) for one in answer.logprobs]
+    return outcome
 
 
-def _converse(
-    wanted: Wanted,
-    first: str | None,
-    system: str | None,
-    max_tokens: int,
-    ask: Callable[[Sequence[int]], Asked],
-    profile: Path | None,
-) -> int:
+def _told_token(tokenizer: Tokenizer, pairs: list[tuple[int, float]]) -> dict[str, object]:
+    """The chosen token first, then the likeliest."""
+
+    def one(token: int, logprob: float) -> dict[str, object]:
+        text = tokenizer.token_bytes(token).decode("utf-8", "replace")
+        return {"token": token, "text": text, "logprob": logprob if math.isfinite(logprob) else None}
+
+    return {**one(*pairs[0]), "likeliest": [one(*pair) for pair in pairs[1:]]}
+
+
+def _converse(wanted: tuple[Any, ...], first: str | None, system: str | None, request: _Request) -> int:
     """Message and answer in turn. The conversation so far stays in the cache."""
-    from nearpeak.inference.session import open_session
+    from nearpeak.inference.session import Wanted, open_session
     from nearpeak.records.errors import UserError
 
     messages = _told(system)
-    lines = iter(lambda: _read_line(), None)
+    lines = iter(_read_line, None)
     message = first if first is not None else next(lines, None)
     session = None
     while message is not None:
@@ -155,16 +204,15 @@ def _converse(
             return tokenizer.encode_chat(messages)
 
         if session is None:
-            session, ids = open_session(wanted, ids_of, max_tokens, _note, CONVERSATION)
+            session, ids = open_session(Wanted(*wanted), ids_of, request.max_tokens, _note, CONVERSATION)
         else:
             ids = tuple(ids_of(session.tokenizer))
         try:
-            outcome = _answer(session, ask(ids), _say, profile)
+            outcome = _answer(session, ids, request, _say)
         except UserError as error:  # one message that does not fit leaves the conversation as it was
             print(f"nearpeak: {error}", file=sys.stderr)
             messages.pop()
         else:
-            print(flush=True)
             _show(outcome)
             messages.append({"role": "assistant", "content": str(outcome.result["text"])})
         message = next(lines, None)
@@ -183,12 +231,13 @@ def _read_line() -> str | None:
             return line.rstrip("\n")
 
 
-def _check(wanted: Wanted, as_json: bool) -> int:
-    from nearpeak.inference.session import check
+def _check(wanted: tuple[Any, ...], as_json: bool) -> int:
+    from nearpeak.inference.session import Wanted, check
 
-    found = check(wanted, _note)
+    found = check(Wanted(*wanted), _note)
     if as_json:
-        print(json.dumps(asdict(found), indent=1))
+        facts = {"schema": "nearpeak.check/1", "command": "run --check", "model": wanted[0], "precision": wanted[1]}
+        print(json.dumps({**facts, **asdict(found)}, indent=1))
     else:
         from nearpeak.report.run_table import check_lines
 

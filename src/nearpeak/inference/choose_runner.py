@@ -28,7 +28,9 @@ def fast_runner(decoder: Decoder, precision: str, capacity: int) -> tuple[Runner
     device = next(decoder.parameters()).device
     if device.type == "cuda":
         reason = "the kernels of the fast path come with the next version"
-        return reference_runner(decoder, precision, capacity, graphed=not decoder.shape.changes_with_length), reason
+        shape = decoder.shape  # a graph holds the same launches at any length; a mixture's depend on the tokens
+        graphed = not shape.changes_with_length and shape.experts is None
+        return reference_runner(decoder, precision, capacity, graphed), reason
     refused = _cpu_refusal(decoder.shape, capacity)
     if refused:
         return reference_runner(decoder, precision, capacity), f"the fast path on a CPU cannot run {refused}"

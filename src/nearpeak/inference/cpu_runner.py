@@ -62,6 +62,7 @@ class CpuRunner:
         self.compute = "fp32"
         self.length = 0
         self.embed = decoder.embed.weight.detach()
+        self.embed_scale = float(torch.tensor(shape.embed_scale, dtype=self.embed.dtype))  # rounded as in the reference
         wide = _wide_is_faster(self.embed)
         make = partial(_map, precision=precision, wide=wide)
         self.head = make(decoder.head, is_head=True)
@@ -127,7 +128,7 @@ class CpuRunner:
 
     def _embedded(self, ids: torch.Tensor) -> torch.Tensor:
         hidden = F.embedding(ids, self.embed).float()
-        return hidden if self.shape.embed_scale == 1.0 else hidden * self.shape.embed_scale
+        return hidden if self.embed_scale == 1.0 else hidden * self.embed_scale
 
     def _rows(self, ids: torch.Tensor) -> torch.Tensor:
         start, self.length = self.length, self.length + len(ids)

@@ -119,7 +119,7 @@ def _flop(spec: ModelSpec | None, work: Workload) -> dict[str, float]:
 def _limit(phase: _Phase, spec: ModelSpec | None, profile: DeviceProfile | None) -> Limit:
     """Of one step."""
     if spec is None:
-        raise UserError("nearpeak does not know this family's parts, so neither its FLOPs")
+        raise UserError("nearpeak does not know the parts of this family, and so not its FLOPs")
     if profile is None:
         raise UserError("this device has not been measured: nearpeak measure")
     sustained = burst_or_sustained(profile, phase.seconds) == "sustained"

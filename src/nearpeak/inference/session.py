@@ -124,7 +124,9 @@ def open_session(
             raise UserError(f"{why_not} Through transformers it runs in bf16, fp16 or fp32, not with {what}.")
         runner = open_other(path, weights_dtype(wanted.precision), place, capacity, why_not)
         not_fast, size, reading = str(why_not), runner.memory_bytes, time.perf_counter() - start
-    if not_fast:
+    if why_not is not None:
+        note(f"run by {runner.how}")
+    elif not_fast:
         note(f"reference path: {not_fast}")
     compiling = getattr(runner, "compile_seconds", 0.0)
     if compiling > 1:

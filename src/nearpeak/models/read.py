@@ -22,6 +22,8 @@ def read_model(what: str) -> ModelSpec:
     if _there(path):
         return _read_path(path)
     name = find_known(what)
+    if name is None and (what.endswith(".gguf") or "/" in what or what.startswith((".", "~"))):
+        raise UserError(f"{what} does not exist. Name a folder with config.json, or a .gguf file.")
     if name is None:
         near = nearest_names(what)
         hint = f"Nearest known names: {', '.join(near)}." if near else f"{len(known_names())} names are known."

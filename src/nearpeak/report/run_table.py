@@ -79,7 +79,7 @@ def check_lines(found: Mapping[str, Any]) -> Iterator[str]:
 def load_line(load: Mapping[str, Any]) -> str:
     """How long until the model was ready, and how fast its files were read beside what the disk gives."""
     rate, spent = units.byte_rate(load["bytes_per_s"]), units.seconds(load["read_seconds"])
-    read = f"{units.size(load['bytes'])} read in {spent} ({rate}"
+    read = f"{units.size(load['bytes'])} read and unpacked in {spent} ({rate}"
     if load["share"]:
         read += (
             f", {units.percent(load['share'])} of the {units.byte_rate(load['disk_bytes_per_s'])} that the disk gives"

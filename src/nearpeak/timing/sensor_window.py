@@ -114,6 +114,9 @@ class SensorWindow:
 
     def _joules(self, missing: dict[str, str]) -> tuple[float | None, str | None]:
         """Energy of the window: the counter's slope, else mean power × seconds."""
+        if not self._energy.seen and not self._power.seen:
+            missing["energy_j"] = self._energy.reason
+            return None, None
         if self._seconds < ENERGY_AT_LEAST_S:
             missing["energy_j"] = f"a window of {self._seconds:.2f} s; energy needs {ENERGY_AT_LEAST_S:g} s and more"
             return None, None

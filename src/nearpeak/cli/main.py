@@ -17,6 +17,7 @@ COMMANDS = {
     "measure": ("nearpeak.cli.measure", "Measure what this machine's devices can really sustain."),
     "plan": ("nearpeak.cli.plan", "Which cards fit a model, how fast, at what cost."),
     "run": ("nearpeak.cli.run", "Answer with a local model, and say what the device could have given."),
+    "train": ("nearpeak.cli.train", "Train a model on local data, and say what the device could have given."),
     "kernel": ("nearpeak.cli.kernel", "Check a GPU kernel: right, fast, and why not."),
     "devices": ("nearpeak.cli.devices", "List the devices and GPU libraries that are here."),
 }

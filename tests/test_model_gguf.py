@@ -309,7 +309,7 @@ def test_other_files(tmp_path: Path) -> None:
     refused(path, "lama", "llama")
     path.write_bytes(gguf_bytes([("general.name", 8, gguf_string("lama"))], [], 0))
     refused(path, "general.architecture")
-    refused(tmp_path / "none.gguf", "no known name")
+    refused(tmp_path / "none.gguf", "does not exist")
 
 
 def _parts(folder: Path, count: int, **changes: Any) -> Path:

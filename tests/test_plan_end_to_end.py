@@ -200,8 +200,8 @@ def test_one_second_without_torch_or_numpy() -> None:
         end = os.times()
         return end.children_user + end.children_system - start.children_user - start.children_system
 
-    # The processor's seconds, and the least of several. On an idle machine 0.5 to 0.7; another process on the same cores
-    # and caches makes them half again as many (1.03 was seen), and must not fail this.
+    # The processor's seconds, and the least of several. On an idle machine 0.5 to 0.7; another process on the same
+    # cores and caches makes them half again as many (1.03 was seen), and must not fail this.
     assert min(seconds() for _ in range(5)) < 1.5
 
 

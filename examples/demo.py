@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -25,6 +26,23 @@ def steps() -> list[tuple[str, list[str | Path]]]:
             "A model answers, with no network: how close to this machine's limit?",
             ["run", model, "What is the capital of France?", "--profile", OUT / "machine-profile.json"],
         ),
+        (
+            "A small network learns to tell clothes apart: how close to this machine's limit?",
+            [
+                "train",
+                ROOT / "examples" / "cnn.yaml",
+                "--epochs",
+                "3",
+                "--lr",
+                "0.05",
+                "--out",
+                OUT / "cnn",
+                "--profile",
+                OUT / "machine-profile.json",
+                "--html",
+                OUT / "train.html",
+            ],
+        ),
     ]
 
 
@@ -38,6 +56,7 @@ def smollm2() -> Path:
 
 def main() -> int:
     OUT.mkdir(exist_ok=True)
+    shutil.rmtree(OUT / "cnn", ignore_errors=True)  # else the training of an earlier demo would go on
     for title, arguments in steps():
         shown = [
             str(a.relative_to(ROOT)) if isinstance(a, Path) and a.is_relative_to(ROOT) else str(a) for a in arguments
@@ -46,7 +65,7 @@ def main() -> int:
         done = subprocess.run([sys.executable, "-m", "nearpeak", *map(str, arguments)])
         if done.returncode:
             return done.returncode
-    print(f"\nOpen {OUT / 'measure.html'} in a browser for the charts.")
+    print(f"\nOpen {OUT / 'measure.html'} and {OUT / 'train.html'} in a browser for the charts.")
     return 0
 
 

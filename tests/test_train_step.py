@@ -20,6 +20,7 @@ from nearpeak.records.model_spec import ModelSpec
 from nearpeak.records.workload import Training, Workload
 from nearpeak.training.data import read_data
 from nearpeak.training.feed import StagedFeed, WholeFeed
+from nearpeak.training.graph_step import GraphStep
 from nearpeak.training.images import Images
 from nearpeak.training.model import DATA_PARALLEL, build_model, canonical
 from nearpeak.training.order import Order
@@ -144,6 +145,51 @@ def test_decay_acts_on_matrices_alone(tmp_path: Path) -> None:
             assert torch.equal(tensor, before[key]), key
         else:
             torch.testing.assert_close(tensor, before[key] * (1 - 0.05 * 0.1) ** 10)
+
+
+def stand_in(work: Any, restore: Any) -> Any:
+    """As cuda_graph, without a GPU: what is recorded runs as it is."""
+    for _ in range(4):
+        work()
+    restore()
+    return work
+
+
+@pytest.mark.parametrize("name", ["sgd", "adamw"])
+def test_a_recorded_step_is_the_step(tmp_path: Path, name: str) -> None:
+    """Recording changes neither weights nor buffers nor optimizer, also after steps that went before (a resume), and
+    rates reach it; a smaller batch goes past it."""
+    (tmp_path / "net.py").write_text(MODEL.replace("nn.Dropout(0.3)", "nn.Identity()"))
+    asked = recipe(LEAST, batch=6, optimizer__name=name)
+    batches = [batch(size, 8) for size in (6, 4, 6, 6, 2, 6)]
+    for first in (0, 3):  # steps before recording
+        found = []
+        seed = int(torch.randint(0, 1 << 30, ()))
+        for recorded in (False, True):
+            torch.manual_seed(seed)
+            module = build_model(f"{tmp_path / 'net.py'}:net", (1, 8, 8), 3, 6).module.double()
+            step = Step(module, make_optimizer(module, asked.optimizer), asked, "fp64", False, False)
+            before = [step(*one, 0.01) for one in batches[:first]]
+            do = GraphStep(step, 6, stand_in) if recorded else step
+            seen = [do(*one, 0.001 * (n + 1)).clone() for n, one in enumerate(batches[first:])]
+            found.append((torch.stack(before + seen), weights_of(module)))
+        torch.testing.assert_close(found[0][0], found[1][0], rtol=1e-5, atol=1e-7)
+        for one, other in zip(found[0][1].values(), found[1][1].values(), strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-7)  # rates are fp32 in a graph
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["sgd", "adamw"])
+def test_a_cuda_graph_is_the_step(name: str, tmp_path: Path) -> None:
+    from training_runs import go_on
+
+    values = files(tmp_path / "data") | {"model": f"{tmp_path / 'data' / 'net.py'}:Plain", "steps": 40}
+    values["optimizer"] = {"name": name, "lr": 0.01}
+    for graph in (True, False):
+        go_on("gpu", recipe(values, graph=graph, precision="fp32"), tmp_path / str(graph))
+    one, other = losses(tmp_path / "True"), losses(tmp_path / "False")
+    for a, b in zip(one, other, strict=True):
+        assert a.get("loss", 0.0) == pytest.approx(b.get("loss", 0.0), rel=1e-3)
 
 
 # ---- feeds

@@ -22,7 +22,7 @@ from torch import nn
 def net():
     """Everything that a resume can get wrong: dropout (random numbers), batch norm (buffers), a bias, two kinds."""
     return nn.Sequential(
-        nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Dropout(0.3), nn.Linear(4 * 36, 3)
+        nn.Conv2d(1, 4, 3), nn.ReLU(), nn.BatchNorm2d(4), nn.Flatten(), nn.Dropout(0.3), nn.Linear(4 * 36, 3)
     )
 
 
@@ -69,6 +69,11 @@ def recipe(values: dict[str, Any], **more: Any) -> Recipe:
 
 def go(asked: Recipe, out: Path, stop_at: int | None = None, notes: list[str] | None = None) -> Trained:
     """Run it on the CPU, up to and with step stop_at."""
+    return go_on("cpu", asked, out, stop_at, notes)
+
+
+def go_on(device: str, asked: Recipe, out: Path, stop_at: int | None = None, notes: list[str] | None = None) -> Trained:
+    """Likewise on any device."""
     counted = [0]
 
     def stop() -> bool:
@@ -76,7 +81,7 @@ def go(asked: Recipe, out: Path, stop_at: int | None = None, notes: list[str] | 
         return counted[0] == stop_at
 
     note: Callable[[str], None] = notes.append if notes is not None else lambda text: None
-    return run_recipe(asked, out, "cpu", note, stop=stop)
+    return run_recipe(asked, out, device, note, stop=stop)
 
 
 def weights(out: Path) -> dict[str, torch.Tensor]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import sys
 from collections.abc import Iterator
@@ -59,6 +60,8 @@ def train(
 
     Example: nearpeak train examples/cnn.yaml
     """
+    # Before torch is loaded, as in `nearpeak run`: threads that spin while they wait collapse on a machine with others.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     from nearpeak.ceilings import profile_file
     from nearpeak.cli.run import _sustains
     from nearpeak.records.errors import UserError

@@ -116,14 +116,14 @@ def load(path: Path) -> Checkpoint:
     return Checkpoint(manifest["step"], held[TENSORS["weights"]], held[TENSORS["state"]], manifest["facts"])
 
 
-def write_weights(path: Path, weights: Mapping[str, torch.Tensor], about: dict[str, str]) -> None:
+def write_weights(path: Path, weights: Mapping[str, torch.Tensor]) -> None:
     """One safetensors file, whole or not at all. Raises UserError."""
     from safetensors.torch import save as to_bytes
 
     aside = path.with_name(f".nearpeak-{secrets.token_hex(8)}.tmp")
     try:
         content = {key: tensor.detach().cpu().contiguous() for key, tensor in weights.items()}
-        _write(aside, to_bytes(content, metadata=about))
+        _write(aside, to_bytes(content, metadata={"format": "pt"}))
         os.replace(aside, path)
         sync_folder(path.parent)
     except OSError as error:

@@ -19,7 +19,7 @@ class Feed(Protocol):
 
 
 class WholeFeed:
-    """All data as one tensor on the device; a batch is gathered by its indices, nothing else is moved."""
+    """All data as one tensor on the device; a batch is gathered by its indices, which are there too."""
 
     def __init__(self, images: Images, indices: Callable[[int], torch.Tensor], device: torch.device) -> None:
         self._pixels = torch.from_numpy(images.pixels).to(device)
@@ -27,7 +27,7 @@ class WholeFeed:
         self._indices = indices
 
     def of_step(self, step: int) -> Batch:
-        where = self._indices(step).to(self._pixels.device, non_blocking=True)
+        where = self._indices(step)
         return self._pixels[where], self._labels[where]
 
 

@@ -16,6 +16,7 @@ from nearpeak.records.errors import UserError
 from nearpeak.training import checkpoint as checkpoints
 from nearpeak.training.evaluate import Evaluated, evaluate
 from nearpeak.training.feed import Feed
+from nearpeak.training.graph_step import GraphStep
 from nearpeak.training.images import Images
 from nearpeak.training.log import Log
 from nearpeak.training.order import Order
@@ -38,7 +39,7 @@ class Run:
     device: torch.device
     feed: Feed
     order: Order
-    do: Step
+    do: Step | GraphStep
     test: Images | None
     test_forward: Forward
     log: Log

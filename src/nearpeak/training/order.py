@@ -14,16 +14,17 @@ class Order:
     Nothing is kept from step to step: a step's samples follow from its number.
     """
 
-    def __init__(self, samples: int, batch: int, seed: int) -> None:
+    def __init__(self, samples: int, batch: int, seed: int, device: torch.device | str = "cpu") -> None:
+        self._device = device
         self.samples, self.batch, self.seed = samples, batch, seed
         self.steps_per_epoch = -(-samples // batch)
         self._held: tuple[int, torch.Tensor] | None = None
 
     def of_step(self, step: int) -> torch.Tensor:
-        """Indices of the samples of step 0, 1, …: int64 [batch or fewer], on the CPU."""
+        """Samples of step 0, 1, …: int64 [batch or fewer], on `device`, to which an epoch's go at once."""
         epoch, number = divmod(step, self.steps_per_epoch)
         if self._held is None or self._held[0] != epoch:
-            self._held = epoch, epoch_order(self.samples, self.seed, epoch)
+            self._held = epoch, epoch_order(self.samples, self.seed, epoch).to(self._device)
         return self._held[1][number * self.batch : (number + 1) * self.batch]
 
     def epoch_of(self, step: int) -> int:

@@ -120,9 +120,11 @@ def _gaps(ran: Ran, least: float) -> tuple[Gap, ...]:
     if not watched:
         return (Gap("steps: all that is above the limit", max(0.0, ran.training - least)),)
     spent = {part: ran.training * seconds / watched for part, seconds in ran.sampled.items()}
-    passes = spent.pop("forward", 0.0) + spent.pop("backward", 0.0)
+    whole = spent.pop("step", 0.0)  # a recorded one has no parts; the last batch of an epoch has
+    passes = whole + spent.pop("forward", 0.0) + spent.pop("backward", 0.0)
     names = {"data": "data: gathering batches", "update": "update: the optimizer"}
-    gaps = [Gap("forward and backward: products below their ceiling, and what runs between", passes - least)]
+    what = "forward, backward and update" if whole else "forward and backward"
+    gaps = [Gap(f"{what}: products below their ceiling, and what runs between", passes - least)]
     gaps += [Gap(names.get(part, part), seconds) for part, seconds in spent.items()]
     return tuple(gap for gap in gaps if gap.seconds > 0)
 

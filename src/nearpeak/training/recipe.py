@@ -94,7 +94,8 @@ class Recipe(_Part):
     save_every      steps between checkpoints; None: at the end alone. keep: newest checkpoints that are kept
     threads         of the CPU; None: what a short trial finds fastest
     channels_last   None: likewise on a CPU; yes on a GPU, for networks of convolutions
-    compile         None: on a GPU; the whole forward pass must be compilable, nothing falls back silently
+    compile         the whole forward pass must be compilable, nothing falls back silently
+    graph           None: on a GPU each whole step is one CUDA graph, where a batch is not accumulated
     deterministic   algorithms that give the same bits each time; no trials
     """
 
@@ -115,7 +116,8 @@ class Recipe(_Part):
     seed: int = Field(default=0, ge=0, lt=2**63)
     threads: int | None = Field(default=None, ge=1)
     channels_last: bool | None = None
-    compile: bool | None = None
+    compile: bool = False
+    graph: bool | None = None
     deterministic: bool = False
 
     @model_validator(mode="after")

@@ -30,6 +30,7 @@ from nearpeak.training import checkpoint as checkpoints
 from nearpeak.training.checkpoint import Checkpoint
 from nearpeak.training.data import Parts, read_data
 from nearpeak.training.feed import CudaCopier, Feed, StagedFeed, WholeFeed
+from nearpeak.training.graph_step import GraphStep, cuda_graph
 from nearpeak.training.log import Log
 from nearpeak.training.loop import Progress, Run, synchronize, train
 from nearpeak.training.model import Built, build_model
@@ -95,8 +96,7 @@ def run_recipe(
                 complete = train(run)
         load = window.load()
         if complete:
-            about = {"format": "pt", "model": recipe.model, "nearpeak_step": str(run.step)}
-            checkpoints.write_weights(out / WEIGHTS, weights_of(built.module), about)
+            checkpoints.write_weights(out / WEIGHTS, weights_of(built.module))
     spent = run.spent
     adamw, momentum = recipe.optimizer.name == "adamw", recipe.optimizer.momentum
     ran = Ran(
@@ -170,7 +170,7 @@ def _settings(
     every = candidates(recipe, facts)
 
     def prepare(one: Candidate) -> Callable[[], int]:
-        step = _step(copy.deepcopy(built.module), recipe, place, one, compiled=False)
+        step = _step(copy.deepcopy(built.module), recipe, place, one, compiled=False, graph=False)
         pixels = torch.from_numpy(train.pixels[: recipe.batch]).to(place)
         labels = torch.from_numpy(train.labels[: recipe.batch]).to(place)
 
@@ -189,12 +189,12 @@ def _cores() -> int:
     return max(1, min(allowed or 1, psutil.cpu_count(logical=False) or 1))
 
 
-def _step(module: nn.Module, recipe: Recipe, place: torch.device, one: Candidate, compiled: bool) -> Step:
+def _step(module: nn.Module, recipe: Recipe, place: torch.device, one: Candidate, compiled: bool, graph: bool) -> Step:
     module.to(place, DTYPES[one.precision])
     if one.channels_last:
         module.to(memory_format=torch.channels_last)
     module.train()
-    optimizer = make_optimizer(module, recipe.optimizer)
+    optimizer = make_optimizer(module, recipe.optimizer, graph)
     return Step(module, optimizer, recipe, one.precision, one.channels_last, compiled)
 
 
@@ -202,14 +202,15 @@ def _prepare(
     recipe: Recipe, out: Path, place: torch.device, parts: Parts, built: Built, total: int, settings: Settings,
     found: Checkpoint | None, note: Callable[[str], None], line: Callable[[Progress], None], stop: Callable[[], bool],
 ) -> Run:  # fmt: skip
-    order = Order(len(parts.train), recipe.batch, recipe.seed)
+    order = Order(len(parts.train), recipe.batch, recipe.seed, place if settings.whole else "cpu")
     feed: Feed
     if settings.whole:
         feed = WholeFeed(parts.train, order.of_step, place)
     else:
         feed = StagedFeed(parts.train, order.of_step, total, CudaCopier(place))
     one = Candidate(settings.precision, settings.threads, settings.channels_last)
-    do = _step(built.module, recipe, place, one, settings.compile)
+    step = _step(built.module, recipe, place, one, settings.compile, settings.graph)
+    do = GraphStep(step, recipe.batch, cuda_graph) if settings.graph else step
     facts = {
         "recipe": recipe.model_dump(mode="json"),
         "data": _digest(parts),

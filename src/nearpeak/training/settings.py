@@ -45,6 +45,7 @@ class Settings:
     channels_last: bool
     whole: bool
     compile: bool
+    graph: bool
     choices: tuple[Choice, ...]
 
 
@@ -71,6 +72,7 @@ def choose(recipe: Recipe, facts: Facts, tried: tuple[Tried, ...]) -> Settings:
     """
     if recipe.precision == "fp64" and facts.kind != "cpu":
         raise UserError("precision fp64 is for checks on the CPU; take fp32 or bf16 on a GPU.")
+    graph, why_graph = _graph(recipe, facts)
     best = max(tried, key=lambda one: one.rate or 0.0)
     chosen = best.candidate
     whole = facts.data_bytes <= LEFT_FREE * facts.free_bytes
@@ -88,14 +90,17 @@ def choose(recipe: Recipe, facts: Facts, tried: tuple[Tried, ...]) -> Settings:
             + ("there, with no worker and no transform for each image" if whole else "on the host, two steps ahead"),
         ),
         Choice("optimizer", f"fused {recipe.optimizer.name}", "one pass over all parameters in place of one for each"),
-        Choice("compile", _yes(bool(recipe.compile)), _compile_reason(recipe)),
+        Choice("compile", _yes(recipe.compile), _compile_reason(recipe)),
+        Choice("CUDA graph", _yes(graph), why_graph),
         Choice("losses", "summed on the device", "reading one in each step would make the device wait"),
         Choice("garbage collection", "held", "it would stop steps at random moments"),
     ]  # fmt: skip
     if recipe.micro_batch is not None and recipe.micro_batch < recipe.batch:
         why = f"the recipe's micro_batch; {-(-recipe.batch // recipe.micro_batch)} passes make one step"
         choices.append(Choice("micro-batch", str(recipe.micro_batch), why))
-    return Settings(chosen.precision, chosen.threads, chosen.channels_last, whole, bool(recipe.compile), tuple(choices))
+    return Settings(
+        chosen.precision, chosen.threads, chosen.channels_last, whole, recipe.compile, graph, tuple(choices)
+    )
 
 
 def kept(settings: Settings, precision: str, threads: int, channels_last: bool) -> Settings:
@@ -136,7 +141,21 @@ def _reason(given: bool, tried: tuple[Tried, ...], chosen: Candidate, name: str)
 def _compile_reason(recipe: Recipe) -> str:
     if recipe.compile:
         return "the recipe's; fixed shapes, the whole forward pass, no silent way round it"
-    return "the recipe's" if recipe.compile is False else "it takes tens of seconds first; compile: true asks for it"
+    return "it takes tens of seconds first; compile: true asks for it"
+
+
+def _graph(recipe: Recipe, facts: Facts) -> tuple[bool, str]:
+    if facts.kind != "gpu":
+        if recipe.graph:
+            raise UserError("graph: true needs a GPU: a CPU has no launches to save. Leave it out.")
+        return False, "there are no launches to save on a CPU"
+    if recipe.micro_batch is not None and recipe.micro_batch < recipe.batch:
+        if recipe.graph:
+            raise UserError("graph: true and a micro_batch under the batch exclude each other: leave one out.")
+        return False, "the batch is accumulated"
+    if recipe.graph is False:
+        return False, "the recipe's"
+    return True, "all of a step is launched at once; one by one its small kernels would wait for launches"
 
 
 def _yes(value: bool) -> str:

@@ -38,7 +38,14 @@ class Step:
         lap: told the name of each part when its calls have been made.
         """
         for group in self.optimizer.param_groups:
-            group["lr"] = rate
+            if isinstance(group["lr"], torch.Tensor):  # a recorded step reads it
+                group["lr"].fill_(rate)
+            else:
+                group["lr"] = rate
+        return self.passes(pixels, labels, lap)
+
+    def passes(self, pixels: torch.Tensor, labels: torch.Tensor, lap: Lap) -> torch.Tensor:
+        """Forward, backward and update, at the rate that stands in the optimizer."""
         total = None
         for some, told in zip(pixels.split(self._micro), labels.split(self._micro), strict=True):
             # What is left of an epoch has another shape: it goes past the compiled pass, which has fixed ones.
@@ -95,7 +102,8 @@ class Forward:
         return logits.to(self._dtype)
 
     def _autocast(self, device: str) -> AbstractContextManager[Any]:
-        return torch.autocast(device, torch.bfloat16) if self._bf16 else nullcontext()
+        """Each weight is used once in a pass, so there is nothing for autocast to keep; a CUDA graph could not."""
+        return torch.autocast(device, torch.bfloat16, cache_enabled=False) if self._bf16 else nullcontext()
 
 
 def groups_of(module: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
@@ -106,9 +114,9 @@ def groups_of(module: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
     return [group for group in every if group["params"]]
 
 
-def make_optimizer(module: nn.Module, asked: Optimizer) -> Any:
-    """torch's own, fused. Its state is fp32 as the weights are (fp64 with fp64)."""
+def make_optimizer(module: nn.Module, asked: Optimizer, graph: bool = False) -> Any:
+    """torch's own, fused. Its state is fp32 as the weights are (fp64 with fp64). graph: it will be recorded."""
     groups = groups_of(module, asked.weight_decay)
     if asked.name == "sgd":
         return torch.optim.SGD(groups, lr=asked.lr, momentum=asked.momentum, fused=True)
-    return torch.optim.AdamW(groups, lr=asked.lr, betas=asked.betas, eps=asked.eps, fused=True)
+    return torch.optim.AdamW(groups, lr=asked.lr, betas=asked.betas, eps=asked.eps, fused=True, capturable=graph)

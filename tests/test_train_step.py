@@ -438,12 +438,13 @@ def test_a_loss_that_is_no_number_stops_and_is_not_saved(tmp_path: Path) -> None
 
 def test_settings_that_are_tried_do_not_change_the_seed(tmp_path: Path) -> None:
     """The trial works on copies: the weights that a run begins with are those without it."""
-    values = files(tmp_path / "data") | {"steps": 100, "deterministic": False, "threads": 1, "channels_last": None}
+    values = files(tmp_path / "data") | {"steps": 100, "deterministic": False, "threads": None}
     tried = go(recipe(values), tmp_path / "tried")
     reasons = {name: reason for name, _, reason in tried.ran.settings}
-    assert "a trial just now" in reasons["channels-last"]
-    chosen = next(value for name, value, _ in tried.ran.settings if name == "channels-last") == "yes"
-    go(recipe(values, channels_last=chosen), tmp_path / "fixed")
+    if torch.get_num_threads() == 1 and "the only one" in reasons["threads"]:
+        pytest.skip("a machine of one core has nothing to try")
+    assert "a trial just now" in reasons["threads"]
+    go(recipe(values, threads=1), tmp_path / "fixed")
     assert losses(tmp_path / "tried")[0]["loss"] == pytest.approx(losses(tmp_path / "fixed")[0]["loss"], rel=1e-5)
 
 

@@ -93,7 +93,7 @@ class Recipe(_Part):
     micro_batch     largest number of images in one pass; a batch that is larger is accumulated. None: whole batches
     save_every      steps between checkpoints; None: at the end alone. keep: newest checkpoints that are kept
     threads         of the CPU; None: what a short trial finds fastest
-    channels_last   None: likewise on a CPU; yes on a GPU, for networks of convolutions
+    channels_last   None: where the model has convolutions
     compile         the whole forward pass must be compilable, nothing falls back silently
     graph           None: on a GPU each whole step is one CUDA graph, where a batch is not accumulated
     deterministic   algorithms that give the same bits each time; no trials

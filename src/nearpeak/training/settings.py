@@ -57,12 +57,10 @@ def candidates(recipe: Recipe, facts: Facts) -> tuple[Candidate, ...]:
     threads = [recipe.threads or facts.cores]
     if recipe.threads is None and facts.kind == "cpu" and facts.cores > 1:
         threads.append(1)  # on a machine that others use, threads wait for each other
-    formats = [recipe.channels_last if recipe.channels_last is not None else facts.convolutions]
-    if recipe.channels_last is None and facts.convolutions:
-        formats.append(False)
     if recipe.deterministic or facts.steps < TRIAL_FROM:
-        precisions, threads, formats = precisions[:1], threads[:1], formats[:1]
-    return tuple(Candidate(p, t, f) for p in precisions for t in threads for f in formats)
+        precisions, threads = precisions[:1], threads[:1]
+    channels_last = facts.convolutions if recipe.channels_last is None else recipe.channels_last
+    return tuple(Candidate(p, t, channels_last) for p in precisions for t in threads)
 
 
 def choose(recipe: Recipe, facts: Facts, tried: tuple[Tried, ...]) -> Settings:
@@ -81,7 +79,8 @@ def choose(recipe: Recipe, facts: Facts, tried: tuple[Tried, ...]) -> Settings:
         Choice("threads", str(chosen.threads), _reason(recipe.threads is not None, tried, chosen, "threads")),
         Choice(
             "channels-last", _yes(chosen.channels_last),
-            _reason(recipe.channels_last is not None, tried, chosen, "channels_last")
+            "the recipe's" if recipe.channels_last is not None
+            else "convolutions take it as it is; on a CPU the known CNN ran 1.25 to 1.57 times as fast"
             if facts.convolutions else "the model has no convolution",
         ),
         Choice(

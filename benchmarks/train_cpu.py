@@ -44,7 +44,8 @@ def recipe(seed: int) -> dict[str, Any]:
     return {
         "what": "recipe", "seed": seed, "images_per_s": outcome["got"]["images_per_s"],
         "images_per_s_with_trial": result["images_done_here"] / (seconds["training"] + seconds["trial"]),
-        "trial_s": seconds["trial"], "limit": outcome["limit"]["images_per_s"], "share": outcome["share"]["images_per_s"],
+        "trial_s": seconds["trial"],
+        "limit": outcome["limit"]["images_per_s"], "share": outcome["share"]["images_per_s"],
         "losses": [line["loss"] for line in result["curve"] if "loss" in line],
         "accuracy": result["test_accuracy"], "settings": result["settings"],
     }  # fmt: skip

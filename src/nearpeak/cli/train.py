@@ -61,8 +61,8 @@ def train(
     Example: nearpeak train examples/cnn.yaml
     """
     # Threads that wait for each other spin a while, then sleep; read when OpenMP is loaded, so set now. Images/s of the
-    # CNN with two threads on two quiet cores, and with a busy process beside: sleeping at once 2,280 and 1,190; spinning
-    # 10,000 times 3,030 and 910, 30,000 times 3,000 and 500; as long as it likes 3,060, and 170 to 720.
+    # CNN with two threads on two quiet cores, and with a busy process beside: sleeping at once 2,280 and 1,190,
+    # spinning 10,000 times 3,030 and 910, 30,000 times 3,000 and 500.
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", "10000")
     from nearpeak.ceilings import profile_file

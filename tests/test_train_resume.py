@@ -33,7 +33,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], Pat
     return values, folder / "run"
 
 
-@pytest.mark.parametrize("step", [*range(1, STEPS)])
+@pytest.mark.parametrize("step", [1, 2, 5, 6, 7, 11, 12])  # 6 and 12: ends of epochs
 def test_exact_after_any_step(whole: tuple[dict[str, Any], Path], tmp_path: Path, step: int) -> None:
     values, run = whole
     trained = go(recipe(values), tmp_path, stop_at=step)
